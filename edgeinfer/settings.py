@@ -1,0 +1,84 @@
+"""What the user has set, once, for every command: a TOML file and a handful of environment variables.
+
+This is the only module that reads the environment. An unknown key is an error that offers the nearest one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.errors import BadInput
+from edgeinfer.paths import Paths, other_model_folders
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One sentence a field; the names are the keys of ``config.toml``."""
+
+    model: str = "smollm2-135m"
+    """The model that answers when none is named."""
+    backend: str = "auto"
+    """``auto``, ``mlx`` or ``llama.cpp``."""
+    context: int = 0
+    """Tokens a conversation may hold; 0 lets the model and the memory decide."""
+    threads: int = 0
+    """CPU threads; 0 takes the physical cores."""
+    models: str = ""
+    """The folder that ``pull`` keeps models in; empty for the default."""
+    paths: Paths = field(default_factory=Paths)
+    offline: bool = False
+
+    @property
+    def models_folder(self) -> Path:
+        return Path(self.models).expanduser() if self.models else self.paths.models
+
+
+_KEYS = {item.name: item for item in fields(Settings) if item.name not in ("paths", "offline")}
+
+
+def load_settings() -> Settings:
+    """Settings from ``EDGEINFER_HOME``'s or the user's ``config.toml``, and the environment."""
+    root = os.environ.get("EDGEINFER_HOME")
+    offline = any(
+        os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
+        for name in ("EDGEINFER_OFFLINE", "HF_HUB_OFFLINE")
+    )
+    base = Settings(paths=Paths(Path(root).expanduser() if root else None), offline=offline)
+    file = base.paths.config_file
+    if not file.is_file():
+        return base
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise BadInput(f"{file}: {error}; mend the file or move it away") from None
+    return replace(base, **{key: _checked(file, key, value) for key, value in values.items()})
+
+
+def _checked(file: Path, key: str, value: Any) -> Any:
+    if key not in _KEYS:
+        near = difflib.get_close_matches(key, _KEYS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(_KEYS)}"
+        raise BadInput(f"{file}: unknown key {key!r}; {hint}")
+    expected = type(_KEYS[key].default)
+    if type(value) is not expected or (isinstance(value, int) and value < 0):
+        kind = "a whole number, 0 or more" if expected is int else "a string"
+        raise BadInput(f"{file}: {key}={value!r}; expected {kind}")
+    return value
+
+
+def model_folders() -> dict[str, list[Path]]:
+    """Folders of other programs that may hold models, with the places their own variables name first."""
+    folders = other_model_folders(Path.home())
+    for program, variable, suffix in (
+        ("ollama", "OLLAMA_MODELS", ""),
+        ("hugging-face", "HF_HOME", "hub"),
+        ("hugging-face", "HF_HUB_CACHE", ""),
+    ):
+        if value := os.environ.get(variable):
+            folders[program].insert(0, Path(value).expanduser() / suffix)
+    return folders

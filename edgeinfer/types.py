@@ -1,0 +1,190 @@
+"""The small frozen values that cross the seams: parameters in, events out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeAlias
+
+from edgeinfer.errors import BadRequest
+
+Message: TypeAlias = Mapping[str, Any]
+"""One chat turn, OpenAI-shaped: ``{"role": "user", "content": "Hi"}``."""
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen and when to end. Every default is a field here and nowhere else.
+
+    The filters apply in the order of llama.cpp: logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p,
+    min-p, XTC, temperature. ``temperature=0`` is greedy: the best token after bias and penalties.
+    """
+
+    max_tokens: int = 1024
+    temperature: float = 0.7
+    top_k: int = 40  # 0: off
+    top_p: float = 0.95  # 1: off
+    min_p: float = 0.05  # 0: off
+    typical_p: float = 1.0  # 1: off
+    top_n_sigma: float = 0.0  # 0: off
+    xtc_probability: float = 0.0  # 0: off
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0  # 0: off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_window: int = 0  # tokens looked back on; 0: all of them
+    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: bool = False  # version 2; replaces the filters from top-k to XTC
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    repetition_penalty: float = 1.0  # 1: off
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = 64  # tokens looked back on; 0: all of them
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None  # None: a new one each time, reported in the reply
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None  # None: off; n: the chosen token and the n most likely ones
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise BadRequest(f"{name}={value!r}: expected a number", name)
+            if high == _INT_MAX and not isinstance(value, int):
+                raise BadRequest(f"{name}={value!r}: expected a whole number", name)
+            if math.isnan(value) or not low <= value <= high:
+                raise BadRequest(f"{name}={value}: expected {_interval(low, high)}", name)
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        if any(not isinstance(text, str) or not text for text in self.stop):
+            raise BadRequest("stop: expected non-empty strings", "stop")
+        if self.seed is not None and not 0 <= self.seed < 2**64:
+            raise BadRequest(f"seed={self.seed}: expected 0 to 2^64 - 1", "seed")
+        if self.logprobs is not None and not 0 <= self.logprobs <= 64:
+            raise BadRequest(f"logprobs={self.logprobs}: expected 0 to 64", "logprobs")
+        if any(math.isnan(bias) for bias in self.logit_bias.values()):
+            raise BadRequest("logit_bias: a bias is not a number", "logit_bias")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        return frozenset(item.name for item in fields(cls))
+
+
+_INT_MAX = 2**31 - 1  # the upper bound of every parameter that is a whole number
+_RANGES: dict[str, tuple[float, float]] = {
+    "max_tokens": (1, _INT_MAX),
+    "temperature": (0, 100),
+    "top_k": (0, _INT_MAX),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "typical_p": (0, 1),
+    "top_n_sigma": (0, 100),
+    "xtc_probability": (0, 1),
+    "xtc_threshold": (0, 1),
+    "dry_multiplier": (0, 100),
+    "dry_base": (1, 100),
+    "dry_allowed_length": (1, _INT_MAX),
+    "dry_window": (0, _INT_MAX),
+    "mirostat_tau": (0, 100),
+    "mirostat_eta": (0, 1),
+    "repetition_penalty": (0.01, 100),
+    "presence_penalty": (-100, 100),
+    "frequency_penalty": (-100, 100),
+    "penalty_window": (0, _INT_MAX),
+}
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{low:g} or more" if high == _INT_MAX else f"{low:g} to {high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A chosen token, its natural-log probability before any filter, and the most likely ones at its place."""
+
+    id: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens. ``cached`` of the prompt were not computed again; ``drafted`` and ``accepted`` are speculation's."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds and tokens a second, as one request saw them."""
+
+    first_token: float = 0.0  # from submission to the first token, waiting included
+    total: float = 0.0
+    prefill_rate: float = 0.0  # prompt tokens computed / time to the first token
+    decode_rate: float = 0.0  # tokens after the first / time after the first
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text that was made since the last event, and the tokens it came from. Never ends inside a character."""
+
+    text: str
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """Like TextDelta, for what the model thinks before it answers."""
+
+    text: str
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of every stream."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    seed: int
+    truncated: bool = False
+    stop: str | None = None  # the stop string that ended it
+
+
+Event: TypeAlias = TextDelta | ReasoningDelta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer. ``ids`` are the tokens made, the one that ended the answer left out."""
+
+    text: str
+    ids: tuple[int, ...]
+    finish_reason: FinishReason
+    truncated: bool
+    usage: Usage
+    timings: Timings
+    seed: int
+    backend: str
+    reasoning: str = ""
+    stop: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    warnings: tuple[str, ...] = ()
