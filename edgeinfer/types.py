@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
@@ -46,7 +46,7 @@ class SamplingParams:
     penalty_window: int = 64  # tokens looked back on; 0: all of them
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None  # None: a new one each time, reported in the reply
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()  # a string, or several; kept as a tuple
     ignore_eos: bool = False
     logprobs: int | None = None  # None: off; n: the chosen token and the n most likely ones
 
@@ -59,10 +59,9 @@ class SamplingParams:
                 raise BadRequest(f"{name}={value!r}: expected a whole number", name)
             if math.isnan(value) or not low <= value <= high:
                 raise BadRequest(f"{name}={value}: expected {_interval(low, high)}", name)
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        if any(not isinstance(text, str) or not text for text in self.stop):
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        if any(not text for text in stop):
             raise BadRequest("stop: expected non-empty strings", "stop")
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise BadRequest(f"seed={self.seed}: expected 0 to 2^64 - 1", "seed")
@@ -165,8 +164,10 @@ class Finished:
     usage: Usage
     timings: Timings
     seed: int
-    truncated: bool = False
+    truncated: bool = False  # the prompt was cut to fit
     stop: str | None = None  # the stop string that ended it
+    backend: str = ""  # "mlx (cpu)"
+    warnings: tuple[str, ...] = ()  # what the user should know of the prompt: look-alikes of control tokens
 
 
 Event: TypeAlias = TextDelta | ReasoningDelta | Finished
@@ -179,12 +180,44 @@ class Reply:
     text: str
     ids: tuple[int, ...]
     finish_reason: FinishReason
-    truncated: bool
     usage: Usage
     timings: Timings
     seed: int
-    backend: str
-    reasoning: str = ""
+    truncated: bool = False
     stop: str | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
+    backend: str = ""
     warnings: tuple[str, ...] = ()
+    reasoning: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class ReplyBuilder:
+    """Puts the events of one stream together to a Reply."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._finished: Finished | None = None
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            self._finished = event
+            return
+        (self._text if isinstance(event, TextDelta) else self._reasoning).append(event.text)
+        self._ids.extend(event.ids)
+        self._logprobs.extend(event.logprobs)
+
+    def reply(self) -> Reply:
+        """The whole answer; call it after Finished, with which every stream ends that does not raise."""
+        if self._finished is None:
+            raise ValueError("the stream has not finished")
+        shared = {item.name: getattr(self._finished, item.name) for item in fields(Finished)}
+        return Reply(
+            text="".join(self._text),
+            ids=tuple(self._ids),
+            reasoning="".join(self._reasoning),
+            logprobs=tuple(self._logprobs),
+            **shared,
+        )
