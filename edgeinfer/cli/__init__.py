@@ -1,0 +1,110 @@
+"""The command line: one file a command, imported when it is chosen.
+
+Errors end here: one line on stderr and the exit code of their class (edgeinfer/errors.py), a traceback only with
+``--debug``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from edgeinfer import __version__
+from edgeinfer.errors import EdgeInferError
+from edgeinfer.sanitize import sanitize
+
+COMMANDS = {
+    "run": "Answer a prompt, or several turns of JSON.",
+    "tokenize": "Turn text from stdin into token ids.",
+    "pull": "Fetch a model and check it.",
+    "list": "Models on this machine, other programs' included.",
+    "show": "What a model file says of itself.",
+    "rm": "Delete a pulled model.",
+    "du": "Disk space that models take.",
+    "doctor": "What this machine can do, and which path each operation takes.",
+}
+
+
+class Commands(click.Group):
+    """The commands by name; none is imported before it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"edgeinfer.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(COMMANDS)}"
+            ctx.fail(f"no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="edgeinfer")
+@click.option("--debug", is_flag=True, help="Show tracebacks and the engine's log.")
+def edgeinfer(debug: bool) -> None:
+    """Run language models on this machine.
+
+    edgeinfer run "Explain unified memory in one sentence."
+    """
+    if debug:
+        import logging
+
+        logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s")
+
+
+def main() -> None:
+    """Entry point of the ``edgeinfer`` script; ends the process with the exit code of DESIGN §9."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    debug = "--debug" in arguments[:1]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a C locale shows what it can
+    try:
+        code = edgeinfer.main(args=arguments, prog_name="edgeinfer", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        _complain(error.format_message())
+        return 2
+    except EdgeInferError as error:
+        if debug:
+            raise
+        _complain(str(error))
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone. Point stdout at nothing, or the interpreter complains while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # the one guard: a fault of ours is reported as one, never as a wall of text
+        if debug:
+            raise
+        _complain(f"internal error: {type(error).__name__}: {error}; run `edgeinfer --debug …` for the traceback")
+        return 1
+
+
+def _complain(message: str) -> None:
+    click.echo(f"error: {sanitize(message, single_line=True)}", err=True)

@@ -1,0 +1,5 @@
+"""``python -m edgeinfer``."""
+
+from edgeinfer.cli import main
+
+main()

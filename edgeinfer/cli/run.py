@@ -1,0 +1,175 @@
+"""``edgeinfer run``: one prompt, one answer. stdout holds the answer alone, everything else goes to stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeinfer.cli.options import model_options, sampling_options
+from edgeinfer.cli.terminal import download_progress, human_bytes, note, read_text
+from edgeinfer.errors import BadRequest
+from edgeinfer.sanitize import sanitize
+from edgeinfer.types import Event, Finished, Message, ReasoningDelta, Reply, ReplyBuilder, SamplingParams, TextDelta
+
+if TYPE_CHECKING:
+    from edgeinfer.generation.engine import Stream
+    from edgeinfer.llm import LLM
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option("-s", "--system", default="", help="A system message before the prompt.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without a chat template.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout in place of text.")
+@click.option("--stats", is_flag=True, help="A few lines of figures on stderr in place of one.")
+@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but warnings and errors.")
+@click.option("--template", default="", metavar="NAME", help="Another chat template: chatml.")
+@click.option(
+    "--overflow",
+    type=click.Choice(["refuse", "drop-oldest"]),
+    default="refuse",
+    help="When the prompt does not fit the context. Default: refuse.",
+)
+@model_options
+@sampling_options
+def command(
+    prompt: str | None,
+    system: str,
+    raw: bool,
+    as_json: bool,
+    stats: bool,
+    quiet: bool,
+    template: str,
+    overflow: str,
+    model: str,
+    backend: str | None,
+    context: int,
+    threads: int,
+    params: SamplingParams,
+) -> None:
+    """Answer PROMPT; `-` reads it from stdin, text piped in beside a prompt is appended to it.
+
+    The answer goes to stdout, a summary to stderr. --help-all shows every sampling option.
+    """
+    text = read_prompt(prompt)
+    if raw and (system or template):
+        raise BadRequest("--raw goes without --system and --template: nothing is put around the prompt", "raw")
+    import edgeinfer
+
+    with (
+        download_progress() as on_progress,
+        edgeinfer.load(
+            model,
+            backend=backend or "",
+            context=context,
+            threads=threads,
+            template=template,
+            on_progress=on_progress,
+        ) as llm,
+    ):
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": text})
+        stream = llm.stream(text if raw else messages, params=params, overflow=overflow)
+        printer = None if as_json else _Printer()
+        reply, interrupted = _follow(stream, printer)
+        for warning in reply.warnings:
+            note(f"warning: {warning}")
+        if as_json:
+            click.echo(json.dumps({"model": llm.name, **dataclasses.asdict(reply)}))
+        elif not quiet:
+            note(_statistics(llm, reply) if stats else _summary(llm, reply))
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt of the command line with that of stdin behind it."""
+    given = "" if prompt in (None, "-") else prompt
+    text = "\n\n".join(part for part in (given, _piped(prompt)) if part)
+    if not text.strip():
+        raise BadRequest('the prompt is empty; give one: edgeinfer run "Why is the sky blue?"', "prompt")
+    return text
+
+
+def _piped(prompt: str | None) -> str:
+    """Text on stdin. Beside a prompt only a pipe or a file is read: what a service has for stdin may never end."""
+    if sys.stdin is None or sys.stdin.closed:
+        return ""
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if prompt == "-" or (prompt is None and not sys.stdin.isatty()) or stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
+        return read_text(sys.stdin).removesuffix("\n")
+    return ""
+
+
+def _follow(stream: Stream, printer: _Printer | None) -> tuple[Reply, bool]:
+    """The reply, shown as it is made, and whether Ctrl-C stopped it: what there is by then is kept."""
+    builder, interrupted = ReplyBuilder(), False
+    while True:
+        try:
+            for event in stream:
+                builder.add(event)
+                if printer:
+                    printer.show(event)
+            return builder.reply(), interrupted
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            stream.cancel()
+
+
+class _Printer:
+    """Text to stdout at once; that the model is thinking, to stderr, once."""
+
+    def __init__(self) -> None:
+        self._line_open = False
+        self._thinking = False
+
+    def show(self, event: Event) -> None:
+        match event:
+            case TextDelta(text) if text:
+                click.echo(sanitize(text), nl=False)
+                sys.stdout.flush()
+                self._line_open = not text.endswith("\n")
+            case ReasoningDelta() if not self._thinking:
+                self._thinking = True
+                note("thinking …")
+            case Finished() if self._line_open:
+                click.echo()
+
+
+_ENDINGS = {"stop": "", "length": " (cut by the limit)", "cancelled": " (stopped)", "error": " (failed)"}
+
+
+def _summary(llm: LLM, reply: Reply) -> str:
+    parts = [
+        f"{reply.usage.completion} tokens{_ENDINGS[reply.finish_reason]}",
+        f"{reply.timings.decode_rate:.1f} tokens/s",
+        f"first after {reply.timings.first_token:.2f} s",
+        f"{human_bytes(llm.memory_in_use())} memory",
+        f"{reply.backend}: {llm.choice.why}",
+    ]
+    if reply.truncated:
+        parts.insert(1, "prompt cut to fit")
+    return " · ".join(parts)
+
+
+def _statistics(llm: LLM, reply: Reply) -> str:
+    info, usage, timings = llm.info, reply.usage, reply.timings
+    rows = (
+        ("model", f"{llm.name} ({info.architecture}, {info.quantization}, {info.parameters / 1e6:,.0f}M parameters)"),
+        ("backend", f"{reply.backend}: {llm.choice.why}"),
+        ("prompt", f"{usage.prompt} tokens, {usage.cached} reused, {timings.prefill_rate:.1f} tokens/s"),
+        ("answer", f"{usage.completion} tokens{_ENDINGS[reply.finish_reason]}, {timings.decode_rate:.1f} tokens/s"),
+        ("time", f"first token after {timings.first_token:.2f} s, {timings.total:.2f} s in all"),
+        ("memory", f"{human_bytes(llm.memory_in_use())}, of it weights {human_bytes(info.weight_bytes)}"),
+        ("context", f"{usage.prompt + usage.completion:,} of {info.context:,} tokens"),
+        ("seed", str(reply.seed)),
+    )
+    return "\n".join(f"{name:8} {value}" for name, value in rows)
