@@ -20,11 +20,12 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 CONTROL_TOKENS = ("<|begin|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>")
-MERGES = (
-    "t h,th e,i n,e r,a n,o n,r e,a t,e n,o r,i s,e s,i t,o u,e d,a r,a l,l e,o f,s t,in g,an d,en t,i on,v e,l l,"
-    "Ġ t,Ġ a,Ġ s,Ġ w,Ġ b,Ġ c,Ġ f,Ġ p,Ġ m,Ġ o,Ġ h,Ġ d,Ġt h,Ġth e,Ġ and,Ġt o,Ġo f,Ġ in,Ġa n,Ġw h,Ġb e,Ġs t,Ġf or,Ġ is,"
-    "0 0,1 0,Ċ Ċ,Ġ Ġ,ĠĠ ĠĠ,! !,. .,.. .,H e,He ll"
-).split(",")
+_PAIRS = (
+    "t h|th e|i n|e r|a n|o n|r e|a t|e n|o r|i s|e s|i t|o u|e d|a r|a l|l e|o f|s t|in g|an d|en t|i on|v e|l l",
+    "Ġ t|Ġ a|Ġ s|Ġ w|Ġ b|Ġ c|Ġ f|Ġ p|Ġ m|Ġ o|Ġ h|Ġ d|Ġt h|Ġth e|Ġ and|Ġt o|Ġo f|Ġ in|Ġa n|Ġw h|Ġb e|Ġs t|Ġf or|Ġ is",
+    "0 0|1 0|Ċ Ċ|Ġ Ġ|ĠĠ ĠĠ|! !|. .|.. .|H e|He ll",
+)
+MERGES = tuple(merge for line in _PAIRS for merge in line.split("|"))
 PRETOKENIZERS = {"llama": "smollm", "qwen2": "qwen2", "qwen3": "qwen2", "gemma3": "smollm"}
 
 
@@ -183,10 +184,10 @@ def _weights(
     vocabulary = 256 + len(MERGES) + len(CONTROL_TOKENS)
 
     def matrix(rows: int, columns: int) -> np.ndarray:
-        return random.standard_normal((rows, columns)) * 1.5 / np.sqrt(columns)
+        return np.asarray(random.standard_normal((rows, columns)) * 1.5 / np.sqrt(columns))
 
     def norm(size: int) -> np.ndarray:
-        return 1 + 0.2 * random.standard_normal(size)
+        return np.asarray(1 + 0.2 * random.standard_normal(size))
 
     weights = {"token_embd.weight": matrix(vocabulary, hidden), "output_norm.weight": norm(hidden)}
     if not tied:
