@@ -67,6 +67,8 @@ _ROWS = (
     Codec("tq2_0", 35, 256, 66),
     Codec("mxfp4", 39, 32, 17),
     Codec("nvfp4", 40, 64, 36),
+    Codec("q1_0", 41, 128, 18),
+    Codec("q2_0", 42, 64, 18),
 )
 CODECS: dict[str, Codec] = {row.name: row for row in _ROWS}
 BY_GGML_ID: dict[int, Codec] = {row.ggml_id: row for row in _ROWS}
@@ -82,5 +84,6 @@ def decode(codec: Codec, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
         raise ValueError(f"{blocks.shape[-1]} bytes are no whole number of {codec.name} blocks")
     function = getattr(import_module(f"edgeinfer.quant.{codec.family}"), f"decode_{codec.name}")
     flat = np.ascontiguousarray(blocks).reshape(-1, codec.bytes)
-    weights: NDArray[np.float32] = function(flat)
+    with np.errstate(all="ignore"):  # a stored scale may be infinite or no number
+        weights: NDArray[np.float32] = function(flat)
     return weights.reshape(*blocks.shape[:-1], -1)
