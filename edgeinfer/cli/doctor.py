@@ -1,0 +1,97 @@
+"""``edgeinfer doctor``: what this machine can do, and which path each operation takes."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from edgeinfer.cli.terminal import human_bytes
+from edgeinfer.sanitize import sanitize
+
+PACKAGES = ("edgeinfer", "mlx", "numpy", "tokenizers", "jinja2", "huggingface-hub", "llama-cpp-python")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object in place of a report.")
+def command(as_json: bool) -> None:
+    """Report this machine, the backends and the path of each operation; nothing in it is secret."""
+    report = examine()
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    for title, rows in report.items():
+        click.echo(click.style(title, bold=True))
+        width = max(map(len, rows))
+        for name, value in rows.items():
+            click.echo(f"  {name:{width}}  {sanitize(value, single_line=True)}")
+
+
+def examine() -> dict[str, dict[str, str]]:
+    """The report: titles, and under each a name and what was found."""
+    return {
+        "machine": _machine(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "backends": _backends(),
+        "operations on MLX": _operations(),
+        "folders": _folders(),
+    }
+
+
+def _machine() -> dict[str, str]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    return {
+        "system": f"{platform.system()} {platform.release()} on {platform.machine()}",
+        "python": platform.python_version(),
+        "cores": f"{cores} physical, {psutil.cpu_count()} logical",
+        "memory": f"{human_bytes(memory.available)} of {human_bytes(memory.total)} available",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _backends() -> dict[str, str]:
+    from edgeinfer import ops
+    from edgeinfer.backends import llama_cpp
+
+    if not llama_cpp.installed():
+        fallback = f"not installed; {llama_cpp.INSTALL}"
+    elif llama_cpp.gpu_offload():
+        fallback = "installed, with GPU support"
+    else:
+        fallback = "installed, CPU only"
+        if llama_cpp.nvidia_present():
+            fallback += f"; an NVIDIA GPU is here, use it with: {llama_cpp.INSTALL_CUDA}"
+    return {"mlx": f"on {ops.device()}", "llama.cpp": fallback}
+
+
+def _operations() -> dict[str, str]:
+    from edgeinfer import ops
+
+    return ops.paths()
+
+
+def _folders() -> dict[str, str]:
+    from edgeinfer.settings import load_settings, model_folders
+
+    settings = load_settings()
+    found = {
+        program: ", ".join(str(folder) for folder in folders if folder.is_dir()) or "none found"
+        for program, folders in model_folders().items()
+    }
+    config = settings.paths.config_file
+    return {
+        "settings": f"{config}{'' if config.is_file() else ' (none; the defaults hold)'}",
+        "models": str(settings.models_folder),
+        **found,
+    }
