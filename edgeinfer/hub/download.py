@@ -11,30 +11,19 @@ from typing import TypeAlias
 import httpx2
 
 from edgeinfer.errors import ModelError, NetworkFailed
+from edgeinfer.formats.foreign import HEAD, not_gguf
 from edgeinfer.hub.model import OnProgress, Progress, Remote, human, silent
 from edgeinfer.hub.partial import Partial, check_space, hash_file
 from edgeinfer.hub.transport import Patience, TryAgain, new_client, open_url, pause, shown
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
-_FOREIGN = (
-    (b"version https://git-lfs", "a Git LFS pointer, not the model; fetch the real file with git lfs pull"),
-    (b"<!doctype html", "a web page, not the model; use the address of the file itself"),
-    (b"<html", "a web page, not the model; use the address of the file itself"),
-    (b"{", "a JSON text, not the model"),
-    (b"pk\x03\x04", "a zip archive, not the model"),
-)
-HEAD = 32
 _Span: TypeAlias = tuple[int, int | None]
 
 
-def check_head(head: bytes, magic: bytes, name: str) -> None:
-    """Raises ModelError when the first bytes of a file are not magic, with the name of what they are."""
-    if head.startswith(magic):
-        return
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    known = next((what for first, what in _FOREIGN if start.startswith(first)), "")
-    found = known or f"not a {magic.decode()} file: it starts with {head[:8]!r}"
-    raise ModelError(f"{name}: this is {found}")
+def check_head(head: bytes, remote: Remote) -> None:
+    """Raises ModelError, with the name of what it is, when a file does not start as it should."""
+    if not head.startswith(remote.magic):
+        raise not_gguf(Path(remote.file), head)
 
 
 def probe(remote: Remote, patience: Patience) -> int | None:
@@ -47,7 +36,7 @@ def probe(remote: Remote, patience: Patience) -> int | None:
                 with open_url(client, remote.url, {"Range": f"bytes=0-{HEAD - 1}"}, remote.token) as response:
                     if response.status_code == 416:
                         raise ModelError(f"{remote.file}: the file is empty")
-                    check_head(next(_pieces(response), b"")[:HEAD], remote.magic, remote.file)
+                    check_head(_first(_pieces(response)), remote)
                     return _span(response)[1]
             except TryAgain as failure:
                 pause(failure, attempt, patience)
@@ -92,7 +81,7 @@ def _receive(client: httpx2.Client, partial: Partial, on_progress: OnProgress) -
         pieces = _pieces(response)
         total = _span(response)[1]
         if partial.length == 0:
-            first = next(pieces, b"")
+            first = _first(pieces)
             _check_start(partial, first, total)
             partial.begin(_validator(response), total)
             _append(partial, first, on_progress)
@@ -116,7 +105,7 @@ def _continues(response: httpx2.Response, partial: Partial) -> bool:
 def _check_start(partial: Partial, first: bytes, total: int | None) -> None:
     remote = partial.remote
     try:
-        check_head(first[:HEAD], remote.magic, remote.file)
+        check_head(first, remote)
     except ModelError:
         partial.discard()
         raise
@@ -154,6 +143,16 @@ def _encoding(response: httpx2.Response) -> str:
     return str(response.headers.get("content-encoding", "identity")).strip().lower() or "identity"
 
 
+def _first(pieces: Iterator[bytes]) -> bytes:
+    """Pieces joined until they tell what the file is."""
+    head = b""
+    for piece in pieces:
+        head += piece
+        if len(head) >= HEAD:
+            break
+    return head
+
+
 def _pieces(response: httpx2.Response) -> Iterator[bytes]:
     """The body as it comes; undone if the server compressed it although it was asked not to."""
     encoding = _encoding(response)
@@ -171,3 +170,5 @@ def _pieces(response: httpx2.Response) -> Iterator[bytes]:
                 raise NetworkFailed(f"{shown(str(response.url))}: {error}") from None
             packed = undo.unconsumed_tail
             yield piece
+    if not undo.eof:
+        raise TryAgain(f"{shown(str(response.url))}: the connection ended inside compressed data")

@@ -90,11 +90,9 @@ def silent(progress: Progress) -> None:
 
 
 def human(size: float) -> str:
-    """A size in decimal units, three figures or so: ``98.4 MB``."""
-    for unit in _UNITS[:-1]:
-        if size < 999.5:
-            break
-        size /= 1000
-    else:
-        unit = _UNITS[-1]
+    """A size in powers of 1000, as disks and downloads are sold: ``98.4 MB``."""
+    units = iter(_UNITS)
+    unit = next(units)
+    while size >= 999.5 and unit != _UNITS[-1]:
+        size, unit = size / 1000, next(units)
     return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.3g} {unit}"

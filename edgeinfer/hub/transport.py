@@ -120,9 +120,7 @@ def _check_status(response: httpx2.Response, url: str) -> None:
     if status in _TRANSIENT:
         raise TryAgain(said, _retry_after(response.headers.get("retry-after", "")))
     if status in (401, 403):
-        raise NetworkFailed(
-            f"{said}; the model may be gated: accept its licence on its page and log in (hf auth login)"
-        )
+        raise NetworkFailed(f"{said}; if the model is gated, accept its licence on its page and run `hf auth login`")
     raise NetworkFailed(said)
 
 

@@ -1,0 +1,28 @@
+"""Models by short name: the rows of ``catalog.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model that may be asked for by name. ``size`` (bytes) and ``sha256`` are of the GGUF file, where known."""
+
+    name: str
+    source: str  # as ``pull`` takes it
+    title: str
+    license: str
+    size: int = 0
+    sha256: str = ""
+
+
+@cache
+def catalogue() -> Mapping[str, Entry]:
+    """Every entry by name, in the order of the file."""
+    rows = tomllib.loads(files("edgeinfer").joinpath("catalog.toml").read_text(encoding="utf-8"))
+    return {name: Entry(name, **row) for name, row in rows.items()}
