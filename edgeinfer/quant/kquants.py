@@ -13,25 +13,25 @@ from edgeinfer.quant.legacy import scaled
 from edgeinfer.quant.plain import halves
 
 _PAIRS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of the four 2-bit fields of a byte
-_NIBBLES = np.arange(0, 8, 4, dtype=np.uint8)[:, None]
-_BITS = np.arange(8, dtype=np.uint8)[:, None]
+NIBBLES = np.arange(0, 8, 4, dtype=np.uint8)[:, None]
+BITS = np.arange(8, dtype=np.uint8)[:, None]
 
 
 def decode_q2_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(n, 84): 16 scale and minimum nibbles, 64 bytes of 2-bit q, d, dmin -> (n, 256)."""
     scales = halves(blocks, 80) * (blocks[:, :16] & 15)
     minimums = halves(blocks, 82) * (blocks[:, :16] >> 4)
-    return _affine(_fields(blocks[:, 16:80], 32, _PAIRS, 3), scales, minimums)
+    return _affine(fields(blocks[:, 16:80], 32, _PAIRS, 3), scales, minimums)
 
 
 def decode_q3_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(n, 110): 32 bytes of third bits, 64 bytes of 2-bit q, 12 bytes of 6-bit scales, d -> (n, 256)."""
-    low = _fields(blocks[:, 96:104], 8, _NIBBLES, 15)
-    high = _fields(blocks[:, 104:108], 4, _PAIRS, 3)
+    low = fields(blocks[:, 96:104], 8, NIBBLES, 15)
+    high = fields(blocks[:, 104:108], 4, _PAIRS, 3)
     high <<= 4
     scales = (low | high).view(np.int8) - np.int8(32)
-    q = _fields(blocks[:, 32:96], 32, _PAIRS, 3)
-    third = _fields(blocks[:, :32], 32, _BITS, 1)
+    q = fields(blocks[:, 32:96], 32, _PAIRS, 3)
+    third = fields(blocks[:, :32], 32, BITS, 1)
     third <<= 2
     q |= third
     signed = q.view(np.int8)
@@ -41,22 +41,22 @@ def decode_q3_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def decode_q4_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(n, 144): d, dmin, 12 bytes of 6-bit scales and minimums, 128 nibble bytes -> (n, 256)."""
-    return _affine(_fields(blocks[:, 16:], 32, _NIBBLES, 15), *_scales_and_minimums(blocks))
+    return _affine(fields(blocks[:, 16:], 32, NIBBLES, 15), *scales_and_minimums(blocks))
 
 
 def decode_q5_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(n, 176): d, dmin, 12 bytes of 6-bit scales and minimums, 32 bytes of fifth bits, 128 nibble bytes -> (n, 256)."""
-    q = _fields(blocks[:, 48:], 32, _NIBBLES, 15)
-    fifth = _fields(blocks[:, 16:48], 32, _BITS, 1)
+    q = fields(blocks[:, 48:], 32, NIBBLES, 15)
+    fifth = fields(blocks[:, 16:48], 32, BITS, 1)
     fifth <<= 4
     q |= fifth
-    return _affine(q, *_scales_and_minimums(blocks))
+    return _affine(q, *scales_and_minimums(blocks))
 
 
 def decode_q6_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(n, 210): 128 nibble bytes, 64 bytes of upper 2 bits, 16 signed scales, d -> (n, 256)."""
-    q = _fields(blocks[:, :128], 64, _NIBBLES, 15)
-    upper = _fields(blocks[:, 128:192], 32, _PAIRS, 3)
+    q = fields(blocks[:, :128], 64, NIBBLES, 15)
+    upper = fields(blocks[:, 128:192], 32, _PAIRS, 3)
     upper <<= 4
     q |= upper
     signed = q.view(np.int8)
@@ -64,7 +64,7 @@ def decode_q6_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     return _by_sub_block(signed, halves(blocks, 208) * blocks[:, 192:208].view(np.int8))
 
 
-def _fields(packed: NDArray[np.uint8], run: int, shifts: NDArray[np.uint8], mask: int) -> NDArray[np.uint8]:
+def fields(packed: NDArray[np.uint8], run: int, shifts: NDArray[np.uint8], mask: int) -> NDArray[np.uint8]:
     """Bit fields of bytes: of each run of bytes the lowest field of all, then the next. (n, bytes) -> (n, fields)."""
     n = len(packed)
     fields = packed.reshape(n, -1, 1, run) >> shifts
@@ -72,7 +72,7 @@ def _fields(packed: NDArray[np.uint8], run: int, shifts: NDArray[np.uint8], mask
     return fields.reshape(n, -1)
 
 
-def _scales_and_minimums(blocks: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def scales_and_minimums(blocks: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The eight scales and minimums of Q4_K and Q5_K, times d and dmin. (n, bytes) -> (n, 8), (n, 8).
 
     The 6-bit numbers 0 to 3 fill the low bits of bytes 0 to 3 (scales) and 4 to 7 (minimums); numbers 4 to 7 have their
