@@ -45,7 +45,7 @@ def decode_q4_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def decode_q5_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """(n, 176): d, dmin, 12 bytes of 6-bit scales and minimums, 32 bytes of fifth bits, 128 nibble bytes -> (n, 256)."""
+    """(n, 176): d, dmin, 12 bytes of 6-bit scales and minimums, 32 of fifth bits, 128 of nibbles -> (n, 256)."""
     q = fields(blocks[:, 48:], 32, NIBBLES, 15)
     fifth = fields(blocks[:, 16:48], 32, BITS, 1)
     fifth <<= 4

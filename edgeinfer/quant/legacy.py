@@ -1,6 +1,6 @@
 """Blocks of 32 weights with one float16 scale, and one float16 minimum in the ``_1`` formats.
 
-A weight is ``d * q`` or ``d * q + m``. Layouts as in ggml's ``block_q4_0`` … ``block_q8_0``: byte i of a block's nibbles
+A weight is ``d * q`` or ``d * q + m``. Layouts as in ggml's ``block_q4_0`` … ``block_q8_0``: nibble byte i of a block
 holds weight i in its low half and weight i + 16 in its high half.
 """
 
