@@ -1,0 +1,94 @@
+"""One request's way from logits to tokens: on the host, or on the device without the host reading anything."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeinfer.errors import EdgeInferError
+from edgeinfer.generation import sampling
+from edgeinfer.generation.penalties import Breakers, bias_row, dry, penalize, penalizes
+from edgeinfer.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A token, and where asked for its logprob and the most likely (id, logprob) pairs, before any filter."""
+
+    id: int
+    logprob: float = 0.0
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Sampler:
+    """Samples for one request. A token depends on the logits, the seed and the tokens before it, on nothing else."""
+
+    def __init__(self, params: SamplingParams, vocab_size: int, breakers: Breakers | None = None) -> None:
+        self.params = params
+        self.seed = secrets.randbits(64) if params.seed is None else params.seed
+        self.needs_host = (
+            penalizes(params) or params.dry_multiplier > 0 or params.mirostat or params.logprobs is not None
+        )
+        self._bias = bias_row(params.logit_bias, vocab_size) if params.logit_bias else None
+        self._device_bias: Any = None
+        self._breakers = breakers or {}
+        self._mirostat_limit = 2 * params.mirostat_tau
+
+    def on_device(self, xp: Any, row: Any, position: int) -> Any:
+        """The token for ``position`` from (V,) logits, as a lazy (1,) int32 array; -1 where they are not finite.
+
+        Only for a sampler that does not need the host.
+        """
+        row = row.astype(xp.float32)
+        if self._bias is not None:
+            if self._device_bias is None:
+                self._device_bias = xp.array(self._bias)
+            row = row + self._device_bias
+        return sampling.choose(xp, row, self.params, self.seed, position)
+
+    def on_host(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> Choice:
+        """The token that follows ``history``, from (V,) logits. Raises where they are not finite."""
+        position = len(history)
+        if not np.isfinite(row.max()):
+            raise not_finite(position)
+        token = self._sample(self._penalized(row, history), position)
+        if self.params.logprobs is None:
+            return Choice(token)
+        return _with_logprobs(row, token, self.params.logprobs)
+
+    def _penalized(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> npt.NDArray[np.float32]:
+        params = self.params
+        logits = row.copy() if self._bias is None else row + self._bias
+        if penalizes(params):
+            penalize(logits, np.asarray(history[-params.penalty_window :]), params)
+        if params.dry_multiplier > 0:
+            dry(logits, np.asarray(history[-params.dry_window :]), params, self._breakers)
+        if not np.isfinite(logits.max()):
+            raise EdgeInferError(f"no token may come at place {len(history)}: logit_bias rules every one out")
+        return logits
+
+    def _sample(self, logits: npt.NDArray[np.float32], position: int) -> int:
+        if not self.params.mirostat or self.params.greedy:
+            return int(sampling.choose(np, logits, self.params, self.seed, position)[0])
+        token, surprise = sampling.mirostat(np, logits, self.params, self.seed, position, self._mirostat_limit)
+        self._mirostat_limit -= self.params.mirostat_eta * (float(surprise) - self.params.mirostat_tau)
+        return int(token)
+
+
+def not_finite(position: int) -> EdgeInferError:
+    return EdgeInferError(
+        f"the logits for token {position} are not finite numbers: the weights may be damaged, fetch the model again "
+        "or try another backend"
+    )
+
+
+def _with_logprobs(row: npt.NDArray[np.float32], token: int, count: int) -> Choice:
+    exact = row.astype(np.float64) - row.max()
+    logprobs = exact - np.log(np.exp(exact).sum())
+    best = sampling.top_k(np, row, count)[1].tolist() if count else []
+    return Choice(token, float(logprobs[token]), tuple((int(id_), float(logprobs[id_])) for id_ in best))

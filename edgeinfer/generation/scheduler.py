@@ -1,0 +1,149 @@
+"""Owns the open requests and steps the backend for all of them together. One request is a batch of one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.backends.base import Backend, Chunk
+from edgeinfer.errors import EngineClosed
+from edgeinfer.generation.output import Writer
+from edgeinfer.generation.penalties import Breakers, find_breakers
+from edgeinfer.generation.request import Request
+from edgeinfer.generation.run import Outlet, Run
+from edgeinfer.generation.sampler import Sampler
+from edgeinfer.tokenizer.detokenize import Detokenizer
+from edgeinfer.types import SamplingParams
+
+if TYPE_CHECKING:
+    from edgeinfer.tokenizer.vocabulary import Tokenizer
+
+PREFILL_CHUNK = 512
+"""Prompt tokens in one step, of all requests together: what a decoding request waits for at most."""
+
+MAX_OPEN = 16
+"""Sequences open at one time; more requests wait their turn."""
+
+
+class Scheduler:
+    """Lives on the backend's thread. Requests end one by one: what goes wrong in one does not touch the others."""
+
+    def __init__(
+        self, backend: Backend, tokenizer: Tokenizer, prefill_chunk: int = PREFILL_CHUNK, max_open: int = MAX_OPEN
+    ) -> None:
+        self.backend = backend
+        self.closed = False
+        self._tokenizer = tokenizer
+        self._prefill_chunk = prefill_chunk
+        self._max_open = max_open
+        self._waiting: deque[Run] = deque()
+        self._open: list[Run] = []
+        self._breakers: dict[tuple[str, ...], Breakers] = {}
+
+    def add(self, request: Request, outlet: Outlet) -> None:
+        """Takes a request that was checked; it is opened in the order of arrival."""
+        if self.closed:
+            outlet.fail(EngineClosed("the model was closed; load it again"))
+        else:
+            self._waiting.append(Run(request, outlet, self._tokenizer, self.backend.info))
+
+    def tick(self) -> bool:
+        """One step for every request that can move; False when there is none.
+
+        The tokens of all pipelined requests are on their way before the first of them is waited for.
+        """
+        self._drop_cancelled()
+        self._admit()
+        turn = self._turn()
+        if not turn:
+            return False
+        chunks = [chunk for _, chunk in turn if chunk is not None]
+        try:
+            rows = iter(self.backend.step(chunks) if chunks else ())
+        except Exception as error:  # whatever the backend raises is for the consumers to see
+            self._fail_open(error)
+            return True
+        results = [(run, chunk, next(rows) if chunk is not None else None) for run, chunk in turn]
+        self._launch(results)
+        for run, chunk, logits in results:
+            if not run.over:
+                with _contained(run):
+                    run.settle(chunk, logits)
+        self._open = [run for run in self._open if not run.over]
+        return True
+
+    def close(self) -> None:
+        """Ends every request as cancelled and frees the backend."""
+        self.closed = True
+        for run in (*self._open, *self._waiting):
+            run.finish("cancelled")
+        self._open.clear()
+        self._waiting.clear()
+        self.backend.close()
+
+    def _drop_cancelled(self) -> None:
+        for run in (*self._open, *self._waiting):
+            if run.outlet.cancelled:
+                with _contained(run):
+                    run.finish("cancelled")
+        self._open = [run for run in self._open if not run.over]
+        self._waiting = deque(run for run in self._waiting if not run.over)
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._open) < self._max_open:
+            run = self._waiting.popleft()
+            with _contained(run):
+                params = run.request.params
+                sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params))
+                writer = Writer(Detokenizer(self._tokenizer), params.stop, run.request.reasoning)
+                run.open(self.backend, sampler, writer)
+                self._open.append(run)
+
+    def _breakers_for(self, params: SamplingParams) -> Breakers | None:
+        if params.dry_multiplier == 0:
+            return None
+        if params.dry_breakers not in self._breakers:
+            self._breakers[params.dry_breakers] = find_breakers(self._tokenizer, params.dry_breakers)
+        return self._breakers[params.dry_breakers]
+
+    def _turn(self) -> list[tuple[Run, Chunk | None]]:
+        """Who moves, with which chunk. Prompts share a budget; who got some of it is last in line the next time."""
+        turn: list[tuple[Run, Chunk | None]] = []
+        served: list[Run] = []
+        budget = self._prefill_chunk
+        for run in self._open:
+            if not run.outlet.ready or (run.prefilling and not budget):
+                continue
+            chunk = run.plan(budget)
+            if chunk is not None and run.prefilling:
+                budget -= len(chunk.tokens)
+                served.append(run)
+            turn.append((run, chunk))
+        self._open = [run for run in self._open if run not in served] + served
+        return turn
+
+    def _launch(self, results: list[tuple[Run, Chunk | None, Any]]) -> None:
+        tokens: list[Any] = []
+        for run, chunk, logits in results:
+            with _contained(run):
+                tokens += run.launch(chunk, logits)
+        if tokens:
+            import mlx.core
+
+            mlx.core.async_eval(*tokens)  # type: ignore[no-untyped-call]
+
+    def _fail_open(self, error: Exception) -> None:
+        for run in self._open:
+            run.fail(error)
+        self._open.clear()
+
+
+@contextmanager
+def _contained(run: Run) -> Iterator[None]:
+    """Whatever goes wrong inside is raised at the consumer of this request, and ends it alone."""
+    try:
+        yield
+    except Exception as error:
+        run.fail(error)
