@@ -11,12 +11,13 @@ from importlib.resources import files
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model that may be asked for by name. ``size`` (bytes) and ``sha256`` are of the GGUF file, where known."""
+    """A model that may be asked for by name; ``quant``, ``size`` (bytes) and ``sha256`` where they are pinned."""
 
     name: str
     source: str  # as ``pull`` takes it
     title: str
     license: str
+    quant: str = ""
     size: int = 0
     sha256: str = ""
 

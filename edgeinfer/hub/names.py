@@ -34,6 +34,7 @@ class Variant:
     stem: str  # the file's path without shard number and suffix
     files: tuple[str, ...]
     size: int
+    missing: int = 0  # shards that are not there
 
     @property
     def name(self) -> str:
@@ -65,7 +66,10 @@ def plain_file(text: str, suffix: str = ".gguf") -> str:
     """The last part of a path or URL as a safe file name that ends in suffix."""
     last = unquote(urlsplit(text).path).replace("\\", "/").rpartition("/")[2]
     stem = last[: -len(suffix)] if last.lower().endswith(suffix) else last
-    return safe_name(stem) + suffix
+    shard = _SHARD.match(stem)
+    if shard is None:
+        return safe_name(stem) + suffix
+    return f"{safe_name(shard['stem'])}-{shard['number']}-of-{shard['count']}{suffix}"
 
 
 def check_inside(path: str) -> None:
@@ -76,7 +80,7 @@ def check_inside(path: str) -> None:
 
 
 def variants(sizes: Mapping[str, int]) -> list[Variant]:
-    """The models among files (path: bytes), in order of name. Raises ModelError when a shard is missing."""
+    """The models among files (path: bytes), in order of name; vision projectors and the like are left out."""
     groups: dict[tuple[str, int], dict[int, str]] = {}
     for path in sorted(sizes):
         if not path.lower().endswith(".gguf") or _COMPANION.search(path):
@@ -87,11 +91,8 @@ def variants(sizes: Mapping[str, int]) -> list[Variant]:
         groups.setdefault(key, {})[number] = path
     found = []
     for (stem, count), shards in groups.items():
-        missing = [number for number in range(1, count + 1) if number not in shards]
-        if missing:
-            raise ModelError(f"{stem}: {len(missing)} of {count} shards missing, the first is number {missing[0]}")
-        files = tuple(shards[number] for number in range(1, count + 1))
-        found.append(Variant(stem, files, sum(sizes[file] for file in files)))
+        files = tuple(path for _, path in sorted(shards.items()))
+        found.append(Variant(stem, files, sum(sizes[file] for file in files), count - len(files)))
     return found
 
 
@@ -101,6 +102,8 @@ def choose(found: list[Variant], selector: str, where: str) -> Variant:
         raise ModelError(f"{where} holds no GGUF file")
     matches = _selected(found, selector) if selector else _default(found)
     if len(matches) == 1:
+        if matches[0].missing:
+            raise ModelError(f"{where}: {matches[0].name} lacks {matches[0].missing} of its shards")
         return matches[0]
     if not matches:
         raise ModelError(f"{where} has no {selector!r}; it has {_listed(found)}")

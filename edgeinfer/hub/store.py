@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Store:
             manifest = self._manifest(home)
             whole = manifest is not None and _complete(home, manifest)
             kept = {file.name for file in manifest.files} if whole and manifest else set()
-            size = sum(file.stat().st_size for file in _our_files(home) if file.name not in kept)
+            size = sum(file.lstat().st_size for file in _our_files(home) if file.name not in kept)
             if size or not whole:
                 rows.append((home.name, size))
         return rows
@@ -114,13 +114,22 @@ class Store:
         finally:
             lock.release()
 
+    def adopt(self, plan: Plan) -> LocalModel | None:
+        """The model of the plan's exact origin, which from now on is found by the plan's source too."""
+        for home in self._homes():
+            manifest = self._manifest(home)
+            if manifest and manifest.origin == plan.origin and _complete(home, manifest):
+                if plan.source not in manifest.sources:
+                    with disk_errors(home / MANIFEST):
+                        write_json(home / MANIFEST, asdict(replace(manifest, sources=(*manifest.sources, plan.source))))
+                return _local(home, manifest)
+        return None
+
     def commit(self, home: Path, plan: Plan, files: list[StoredFile], architecture: str) -> LocalModel:
         """Writes the manifest: from here on the model is there."""
-        before = self._manifest(home)
-        sources = before.sources if before and before.origin == plan.origin else ()
         manifest = Manifest(
             name=home.name,
-            sources=tuple(dict.fromkeys((*sources, plan.source))),
+            sources=(plan.source,),
             origin=plan.origin,
             files=tuple(files),
             revision=plan.revision,
@@ -143,7 +152,7 @@ class Store:
             (home / MANIFEST).unlink(missing_ok=True)
             freed = 0
             for file in _our_files(home):
-                freed += file.stat().st_size
+                freed += file.lstat().st_size
                 file.unlink()
             if not any(home.iterdir()):
                 home.rmdir()
@@ -169,9 +178,17 @@ def _parse(value: Any) -> Manifest:
     files = tuple(StoredFile(str(row["name"]), int(row["size"]), str(row["sha256"])) for row in value["files"])
     if value["version"] != 1 or not files or any("/" in file.name or "\\" in file.name for file in files):
         raise ValueError(value["version"])
-    text = {key: str(value[key]) for key in ("revision", "license", "quant", "architecture", "pulled_at")}
-    sources = tuple(str(source) for source in value["sources"])
-    return Manifest(str(value["name"]), sources, str(value["origin"]), files, **text)
+    return Manifest(
+        name=str(value["name"]),
+        sources=tuple(str(source) for source in value["sources"]),
+        origin=str(value["origin"]),
+        files=files,
+        revision=str(value["revision"]),
+        license=str(value["license"]),
+        quant=str(value["quant"]),
+        architecture=str(value["architecture"]),
+        pulled_at=str(value["pulled_at"]),
+    )
 
 
 def _complete(home: Path, manifest: Manifest) -> bool:
