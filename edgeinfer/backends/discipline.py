@@ -1,0 +1,121 @@
+"""The rules of the seam, checked in one place for the backends that keep their tokens on the host."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeinfer.backends.base import Chunk, ModelInfo, Tokens
+from edgeinfer.errors import BadRequest, ContextLimit, EngineClosed
+
+
+class Slot:
+    """The tokens of one sequence: kept ones, and those of a step that waits for its accept.
+
+    ``stored`` counts the kept tokens that the model's memory really holds: all of them, or fewer where they must be
+    computed anew.
+    """
+
+    __slots__ = ("id", "pending", "stored", "tokens")
+
+    def __init__(self, id: int, tokens: array[int], stored: int) -> None:  # noqa: A002
+        self.id = id
+        self.tokens = tokens
+        self.stored = stored
+        self.pending: array[int] | None = None
+
+    def shared(self, tokens: NDArray[np.int32]) -> int:
+        """How many of the stored tokens are the first ones of ``tokens`` (L,)."""
+        count = min(self.stored, len(tokens))
+        if not count:
+            return 0
+        different = np.flatnonzero(np.frombuffer(self.tokens, np.int32, count) != tokens[:count])
+        return int(different[0]) if different.size else count
+
+
+class TrackedSequence:
+    """A sequence that knows when it may be used; the backends add what remembering and forgetting mean."""
+
+    __slots__ = ("closed", "owner", "slot")
+
+    def __init__(self, owner: object, slot: Slot) -> None:
+        self.owner = owner
+        self.slot = slot
+        self.closed = False
+
+    @property
+    def length(self) -> int:
+        return len(self.slot.tokens)
+
+    def take(self, count: int) -> bool:
+        """Moves the first ``count`` pending tokens to the kept ones; false when some were left behind."""
+        self.check_usable()
+        pending = self.slot.pending
+        if pending is None:
+            raise BadRequest("accept() without a step: call it once after each step", "count")
+        if not 0 <= count <= len(pending):
+            raise BadRequest(f"accept({count}): the last chunk held {len(pending)} tokens", "count")
+        self.slot.tokens.extend(pending[:count])
+        self.slot.pending = None
+        return count == len(pending)
+
+    def check_forkable(self) -> None:
+        self.check_usable()
+        if self.slot.pending is not None:
+            raise BadRequest("fork() between a step and its accept(): accept first")
+
+    def check_usable(self) -> None:
+        if self.closed:
+            raise BadRequest("the sequence is closed: open another one")
+
+
+def check_chunks(owner: object, info: ModelInfo, chunks: Sequence[Chunk]) -> list[NDArray[np.int32]]:
+    """The tokens of each chunk as (L,) int32; raises BadRequest or ContextLimit before anything has changed."""
+    seen: set[int] = set()
+    checked = []
+    for chunk in chunks:
+        state = chunk.state
+        if not isinstance(state, TrackedSequence) or state.owner is not owner:
+            raise BadRequest("a chunk's sequence was opened by another backend")
+        state.check_usable()
+        if state.slot.pending is not None:
+            raise BadRequest("a step before the last one was accepted: call accept() once after each step")
+        if id(state) in seen:
+            raise BadRequest("two chunks of one sequence in a step: join them")
+        if chunk.rows not in ("none", "last", "all"):
+            raise BadRequest(f"rows={chunk.rows!r}: expected 'none', 'last' or 'all'", "rows")
+        seen.add(id(state))
+        tokens = check_tokens(chunk.tokens, info.vocab_size)
+        if not len(tokens):
+            raise BadRequest("a chunk without tokens: expected at least one", "tokens")
+        needed = state.length + len(tokens)
+        if needed > info.context:
+            raise ContextLimit(
+                f"{needed} tokens do not fit the context of {info.context}; shorten the prompt or load with more context",
+                needed,
+                info.context,
+            )
+        checked.append(tokens)
+    return checked
+
+
+def check_tokens(tokens: Tokens, vocab_size: int) -> NDArray[np.int32]:
+    """Token ids as (L,) int32."""
+    ids = np.asarray(tokens)
+    if not ids.size:
+        return np.zeros(0, np.int32)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise BadRequest(f"tokens: expected a flat row of whole numbers, found {ids.dtype} {ids.shape}", "tokens")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocab_size:
+        worst = low if low < 0 else high
+        raise BadRequest(f"token {worst} is not in the vocabulary: expected 0 to {vocab_size - 1}", "tokens")
+    return ids.astype(np.int32, copy=False)
+
+
+def check_running(closed: bool) -> None:
+    if closed:
+        raise EngineClosed("the backend is closed: load the model again")

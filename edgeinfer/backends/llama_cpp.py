@@ -1,0 +1,341 @@
+"""The llama.cpp backend: its C functions behind the seam, through llama-cpp-python's low-level API.
+
+All sequences share one unified KV cache of ``info.context`` cells a sequence, times two where memory is plenty: one
+conversation may fill its context while others, and closed ones kept for their prefix, fill the rest. Keys and values
+are float16, attention is llama.cpp's flash attention where it thinks best.
+
+llama.cpp forgets the end of a sequence exactly (``llama_memory_seq_rm``) but for two cases: a recurrent state has no
+past, and a sliding-window layer gives cells away that have left the window. Then the sequence leaves the cache
+altogether and the next step computes its kept tokens anew, in the same decode as the new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from edgeinfer.backends.base import Chunk, ModelInfo
+from edgeinfer.backends.discipline import Slot, TrackedSequence, check_chunks, check_running, check_tokens
+from edgeinfer.backends.llama_library import (
+    INSTALL,
+    INSTALL_CUDA,
+    Library,
+    gpu_offload,
+    install_hint,
+    installed,
+    library,
+    load_failure,
+    nvidia_present,
+)
+from edgeinfer.backends.llama_plan import Plan, describe, plan
+from edgeinfer.errors import ContextLimit, EdgeInferError, LimitExceeded, MemoryLimit
+from edgeinfer.formats.gguf import open_gguf
+
+__all__ = [
+    "INSTALL",
+    "INSTALL_CUDA",
+    "LlamaCppBackend",
+    "LlamaCppSequence",
+    "gpu_offload",
+    "install_hint",
+    "installed",
+    "nvidia_present",
+]
+
+_BATCH = 512  # tokens a decode; llama.cpp's own default for a physical batch
+_LOGITS_BYTES = 64 << 20  # of one decode; the compute buffer is sized for the most rows it may have to give
+_NO_ROOM = 1  # llama_decode: no free cells, nothing has changed
+
+
+class LlamaCppSequence(TrackedSequence):
+    """One sequence id of llama.cpp."""
+
+    __slots__ = ()
+    owner: LlamaCppBackend
+
+    def accept(self, count: int) -> None:
+        if not self.take(count):
+            self.owner.rewind(self.slot, len(self.slot.tokens))
+        else:
+            self.slot.stored = len(self.slot.tokens)
+
+    def fork(self) -> LlamaCppSequence:
+        self.check_forkable()
+        return self.owner.fork(self.slot)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.owner.release(self.slot)
+
+
+class LlamaCppBackend:
+    """A model and its one context."""
+
+    info: ModelInfo
+
+    def __init__(self, lib: Library, model: int, context: int, info: ModelInfo, planned: Plan) -> None:
+        self.info = info
+        self._api, self._log = lib.api, lib.log
+        self._model, self._context = model, context
+        self._memory = self._api.llama_get_memory(context)
+        self._window: int = self._api.llama_model_n_swa(model)
+        self._rewinds = not planned.recurrent
+        self._outputs = planned.outputs
+        self._batch = _Batch(self._api, _BATCH, planned.sequences)
+        self._free = list(range(planned.sequences))[::-1]
+        self._open: dict[int, Slot] = {}
+        self._kept: OrderedDict[int, Slot] = OrderedDict()  # of closed sequences; the oldest first
+        self._closed = False
+
+    @classmethod
+    def load(cls, path: Path, context: int = 0, threads: int = 0, gpu_layers: int = -1) -> LlamaCppBackend:
+        """Loads a GGUF file that our own reader accepts.
+
+        ``context`` is in tokens; 0 takes what the model was trained for, at most 8192 and what memory holds.
+        ``threads`` 0 takes the physical cores, ``gpu_layers`` -1 as many layers as the GPU holds, 0 none.
+        Raises BackendUnavailable, CorruptFile, UnsupportedModel, MemoryLimit, or BadRequest for ``context``.
+        """
+        lib = library()
+        with open_gguf(path) as file:
+            metadata, first = file.metadata, file.files[0]
+            model = _load_model(lib, path, first, gpu_layers)
+            with ExitStack() as undo:
+                undo.callback(lib.api.llama_model_free, model)
+                planned = plan(lib.api, model, metadata, path, context, _LOGITS_BYTES, _BATCH)
+                handle = _new_context(lib, model, planned, threads, path)
+                info = describe(lib.api, model, metadata, path, planned, gpu_layers)
+                undo.pop_all()
+        return cls(lib, model, handle, info, planned)
+
+    def open(self, tokens: Sequence[int] = ()) -> LlamaCppSequence:
+        check_running(self._closed)
+        wanted = check_tokens(tokens, self.info.vocab_size)[:-1]
+        donor, length = self._longest_prefix(wanted)
+        if donor is None:
+            return self._opened(Slot(self._new_id(), array("i"), 0))
+        if donor.id in self._kept:
+            self._kept.move_to_end(donor.id)
+            if length == donor.stored or not self._free and len(self._kept) == 1:
+                return self._adopted(self._kept.pop(donor.id), length)
+        slot = Slot(self._new_id(), donor.tokens[:length], length)
+        self._api.llama_memory_seq_cp(self._memory, donor.id, slot.id, 0, length)
+        return self._opened(slot)
+
+    def step(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
+        """float32 logits (rows, V) for each chunk; one ``llama_decode`` up to 512 tokens, several beyond."""
+        check_running(self._closed)
+        if not chunks:
+            return []
+        tokens = check_chunks(self, self.info, chunks)
+        slots: list[Slot] = [chunk.state.slot for chunk in chunks]
+        rows = [{"none": 0, "last": 1, "all": len(new)}[chunk.rows] for chunk, new in zip(chunks, tokens, strict=True)]
+        with ExitStack() as undo:
+            for slot in slots:
+                undo.callback(self.rewind, slot, slot.stored)
+            logits = self._forward(slots, tokens, rows)
+            undo.pop_all()
+        for slot, new in zip(slots, tokens, strict=True):
+            slot.pending = array("i", new.tobytes())
+        return np.split(logits, np.cumsum(rows)[:-1])
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._open.clear()
+            self._kept.clear()
+            self._api.llama_free(self._context)
+            self._api.llama_model_free(self._model)
+
+    def rewind(self, slot: Slot, length: int) -> None:
+        """Keeps the first ``length`` tokens of a sequence in the cache; none where a part cannot be forgotten."""
+        check_running(self._closed)
+        slot.stored = length
+        if not self._api.llama_memory_seq_rm(self._memory, slot.id, length, -1) or not self._intact(slot, length):
+            self._api.llama_memory_seq_rm(self._memory, slot.id, -1, -1)
+            slot.stored = 0
+
+    def fork(self, slot: Slot) -> LlamaCppSequence:
+        check_running(self._closed)
+        copy = Slot(self._new_id(), slot.tokens[:], slot.stored)
+        self._api.llama_memory_seq_cp(self._memory, slot.id, copy.id, 0, -1)
+        return self._opened(copy)
+
+    def release(self, slot: Slot) -> None:
+        """A closed sequence stays in the cache for its prefix, unless another one holds the same tokens."""
+        if self._closed:
+            return
+        del self._open[slot.id]
+        if slot.pending is not None:
+            slot.pending = None
+            self.rewind(slot, slot.stored)
+        del slot.tokens[slot.stored :]
+        tokens = np.array(slot.tokens, np.int32)
+        others = [*self._open.values(), *self._kept.values()] if self._rewinds else []
+        if not len(tokens) or any(other.shared(tokens) == len(tokens) for other in others):
+            self._discard(slot)
+            return
+        for other in [kept for kept in self._kept.values() if self._rewinds and kept.shared(tokens) == kept.stored]:
+            self._discard(self._kept.pop(other.id))
+        self._kept[slot.id] = slot
+
+    def _longest_prefix(self, wanted: NDArray[np.int32]) -> tuple[Slot | None, int]:
+        best, length = None, 0
+        for slot in (*self._open.values(), *self._kept.values()):
+            shared = slot.shared(wanted)
+            usable = self._intact(slot, shared) if self._rewinds else shared == slot.stored and slot.pending is None
+            if shared > length and usable:
+                best, length = slot, shared
+        return best, length
+
+    def _intact(self, slot: Slot, length: int) -> bool:
+        """Whether every cell that a token at position ``length`` may look at is still there."""
+        if not self._window or not length:
+            return True
+        first: int = self._api.llama_memory_seq_pos_min(self._memory, slot.id)
+        return 0 <= first <= max(0, length - self._window)
+
+    def _opened(self, slot: Slot) -> LlamaCppSequence:
+        self._open[slot.id] = slot
+        return LlamaCppSequence(self, slot)
+
+    def _adopted(self, slot: Slot, length: int) -> LlamaCppSequence:
+        self.rewind(slot, length)
+        del slot.tokens[length:]
+        return self._opened(slot)
+
+    def _new_id(self) -> int:
+        if not self._free and not self._evict():
+            count = len(self._open)
+            raise LimitExceeded(f"all {count} sequences are open; close one first", count + 1, count)
+        return self._free.pop()
+
+    def _evict(self) -> bool:
+        """Gives up the closed sequence that was used longest ago; false without one."""
+        if not self._kept:
+            return False
+        self._discard(self._kept.popitem(last=False)[1])
+        return True
+
+    def _discard(self, slot: Slot) -> None:
+        self._api.llama_memory_seq_rm(self._memory, slot.id, -1, -1)
+        self._free.append(slot.id)
+
+    def _forward(
+        self, slots: list[Slot], tokens: list[NDArray[np.int32]], rows: list[int]
+    ) -> NDArray[np.float32]:
+        """Decodes each sequence's tokens that are not in the cache yet, then its new ones; logits (sum of rows, V)."""
+        inputs, positions, wanted = [], [], []
+        for slot, new, count in zip(slots, tokens, rows, strict=True):
+            missing = np.array(slot.tokens[slot.stored :], np.int32)
+            length = len(missing) + len(new)
+            inputs += [missing, new]
+            positions.append(np.arange(slot.stored, slot.stored + length, dtype=np.int32))
+            wanted.append(np.arange(length) >= length - count)
+        ids = np.repeat([slot.id for slot in slots], [len(item) for item in positions])
+        outputs = np.concatenate(wanted)
+        row_of = np.concatenate([[0], np.cumsum(outputs)])
+        batch = (np.concatenate(inputs), np.concatenate(positions), ids, outputs)
+        logits = np.empty((int(row_of[-1]), self.info.vocab_size), np.float32)
+        start = 0
+        while start < len(outputs):
+            fitting = int(np.searchsorted(row_of, row_of[start] + self._outputs, side="right")) - 1
+            stop = min(start + _BATCH, fitting, len(outputs))
+            self._batch.fill(*(item[start:stop] for item in batch))
+            self._decode()
+            if row_of[stop] > row_of[start]:
+                pointer = self._api.llama_get_logits(self._context)
+                shape = (int(row_of[stop] - row_of[start]), logits.shape[1])
+                logits[row_of[start] : row_of[stop]] = np.ctypeslib.as_array(pointer, shape)
+            start = stop
+        return logits
+
+    def _decode(self) -> None:
+        self._log.clear()
+        while (status := self._api.llama_decode(self._context, self._batch.struct)) == _NO_ROOM and self._evict():
+            pass
+        if status == _NO_ROOM:
+            cells = self._api.llama_n_ctx(self._context)
+            held = sum(slot.stored for slot in self._open.values())
+            raise ContextLimit(
+                f"the KV cache of {cells} tokens is full: {len(self._open)} open sequences hold {held}; "
+                "close one, or load with more context",
+                held + self._batch.struct.n_tokens,
+                cells,
+            )
+        if status:
+            raise EdgeInferError(f"llama.cpp could not decode (status {status}): {self._log.reason()}")
+
+
+class _Batch:
+    """A ``llama_batch`` over numpy arrays that are filled again for every decode."""
+
+    def __init__(self, api: Any, capacity: int, sequences: int) -> None:
+        self._token = np.zeros(capacity, np.int32)
+        self._position = np.zeros(capacity, np.int32)
+        self._one = np.ones(capacity, np.int32)
+        self._wanted = np.zeros(capacity, np.int8)
+        self._ids = np.arange(sequences, dtype=np.int32)
+        self._addresses = self._ids.ctypes.data + 4 * np.arange(sequences, dtype=np.uintp)
+        self._sequence = np.zeros(capacity, np.uintp)  # int32 **: a token's list of sequences lies in _ids
+        types = dict(api.llama_batch._fields_)
+        self.struct = api.llama_batch(
+            n_tokens=0,
+            token=self._token.ctypes.data_as(types["token"]),
+            embd=None,
+            pos=self._position.ctypes.data_as(types["pos"]),
+            n_seq_id=self._one.ctypes.data_as(types["n_seq_id"]),
+            seq_id=self._sequence.ctypes.data_as(types["seq_id"]),
+            logits=self._wanted.ctypes.data_as(types["logits"]),
+        )
+
+    def fill(
+        self, tokens: NDArray[np.int32], positions: NDArray[np.int32], ids: NDArray[Any], wanted: NDArray[np.bool_]
+    ) -> None:
+        count = len(tokens)
+        self._token[:count] = tokens
+        self._position[:count] = positions
+        self._sequence[:count] = self._addresses[ids]
+        self._wanted[:count] = wanted
+        self.struct.n_tokens = count
+
+
+def _load_model(lib: Library, path: Path, first: Path, gpu_layers: int) -> int:
+    params = lib.api.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers
+    lib.log.clear()
+    model: int | None = lib.api.llama_model_load_from_file(os.fsencode(first), params)
+    if not model:
+        raise load_failure(path, lib.log.reason())
+    return model
+
+
+def _new_context(lib: Library, model: int, planned: Plan, threads: int, path: Path) -> int:
+    params = lib.api.llama_context_default_params()
+    params.n_ctx = planned.cells
+    params.n_batch = params.n_ubatch = _BATCH
+    params.n_seq_max = planned.sequences
+    params.n_outputs_max, params.n_outputs_max_per_seq = planned.outputs, 0
+    params.n_threads = params.n_threads_batch = threads or psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    params.kv_unified = True
+    params.swa_full = True  # else what has left a window could not come back
+    lib.log.clear()
+    context: int | None = lib.api.llama_init_from_model(model, params)
+    if not context:
+        needed = planned.cells * planned.kv_bytes_per_token
+        raise MemoryLimit(
+            f"{path.name}: llama.cpp could not make a context of {planned.context} tokens ({lib.log.reason()}); "
+            "load with less context",
+            needed,
+            psutil.virtual_memory().available,
+        )
+    return context
