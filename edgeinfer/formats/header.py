@@ -214,7 +214,7 @@ def _placed(cursor: Cursor, rows: list[_Row], alignment: int, shard: int) -> tup
         stop = base + row.offset + row.nbytes
         if stop > cursor.end:
             problem = f"the tensor ends at byte {stop}, the file at {cursor.end}; it is incomplete, download it again"
-            raise cursor.error(row.name, problem, base + row.offset)
+            raise cursor.error(row.name, problem, min(base + row.offset, cursor.end))
         tensors[row.name] = TensorInfo(row.name, row.shape, row.codec, base + row.offset, row.nbytes, shard)
         expected = _padded(expected + row.nbytes, alignment)
     return tuple(tensors.values()), base + expected
