@@ -1,0 +1,196 @@
+"""MLX behind the seam: a GGUF file's own model code, a plain cache, and prefixes kept for reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import mlx.core as mx
+import numpy as np
+import psutil
+from threadpoolctl import threadpool_limits
+
+from edgeinfer import ops
+from edgeinfer.backends.base import Chunk, ModelInfo
+from edgeinfer.cache.sequence import CachedSequence
+from edgeinfer.cache.store import PrefixStore
+from edgeinfer.errors import BadRequest, ContextLimit, EngineClosed
+from edgeinfer.loading.fit import available_memory
+from edgeinfer.loading.loader import Loaded, load
+from edgeinfer.nn.batch import Batch, View
+
+
+class MLXSequence:
+    """A sequence of this backend. Between a step and its accept, ``pending`` holds the tokens of the step."""
+
+    def __init__(self, owner: MLXBackend, cached: CachedSequence) -> None:
+        self.owner = owner
+        self.cached = cached
+        self.pending: list[int] | mx.array | None = None
+        self.closed = False
+
+    @property
+    def length(self) -> int:
+        return self.cached.length
+
+    def accept(self, count: int) -> None:
+        self.check_usable()
+        if self.pending is None:
+            raise BadRequest("accept() without a step: call it once after each step", "count")
+        size = len(self.pending) if isinstance(self.pending, list) else self.pending.size
+        if not 0 <= count <= size:
+            raise BadRequest(f"accept({count}): the last chunk held {size} tokens", "count")
+        self.cached.keep(self.pending, count)
+        self.pending = None
+
+    def fork(self) -> MLXSequence:
+        self.check_usable()
+        if self.pending is not None:
+            raise BadRequest("fork() between a step and its accept(): accept first")
+        return self.owner.adopt(self.cached.fork())
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.owner.retire(self)
+
+    def check_usable(self) -> None:
+        self.owner.check_running()
+        if self.closed:
+            raise BadRequest("the sequence is closed: open another one")
+
+
+class MLXBackend:
+    """The engine of this package. Use it from one thread: MLX's streams belong to the thread that made them."""
+
+    def __init__(self, loaded: Loaded, threads: int = 0) -> None:
+        self._model = loaded.model
+        self._running: WeakSet[MLXSequence] = WeakSet()
+        self._closed = False
+        self._blas = threadpool_limits(threads or psutil.cpu_count(logical=False), user_api="blas")
+        per_token = loaded.needs.kv_per_token
+        self._store = PrefixStore(min(2 * loaded.context * per_token, available_memory() // 8))
+        self.info = ModelInfo(
+            name=loaded.name,
+            architecture=loaded.architecture,
+            backend="mlx",
+            device=ops.device(),
+            quantization=loaded.quantization,
+            vocab_size=loaded.vocab_size,
+            context=loaded.context,
+            parameters=loaded.parameters,
+            weight_bytes=loaded.needs.weights,
+            kv_bytes_per_token=per_token,
+            lazy=True,
+        )
+
+    @classmethod
+    def load(cls, path: Path, context: int = 0, threads: int = 0) -> MLXBackend:
+        """Reads a GGUF file. ``context`` 0 lets model and memory decide; ``threads`` 0 takes the physical cores."""
+        return cls(load(path, context), threads)
+
+    def open(self, tokens: Sequence[int] = ()) -> MLXSequence:
+        self.check_running()
+        _check_ids(tokens, self.info.vocab_size)
+        found = self._store.find(tokens, [each.cached for each in self._running]) if len(tokens) > 1 else None
+        return self.adopt(found or CachedSequence.empty(self._model.kv_shapes))
+
+    def adopt(self, cached: CachedSequence) -> MLXSequence:
+        """A running sequence around what is cached."""
+        sequence = MLXSequence(self, cached)
+        self._running.add(sequence)
+        return sequence
+
+    def retire(self, sequence: MLXSequence) -> None:
+        """Keeps a closed sequence's memory for prompts that start the same way."""
+        self._running.discard(sequence)
+        if not self._closed:
+            self._store.put(sequence.cached)
+
+    def step(self, chunks: Sequence[Chunk]) -> list[mx.array]:
+        self._check(chunks)
+        views: list[View] = []
+        for chunk in chunks:
+            start, state = (views[-1].stop if views else 0), chunk.state
+            stop = start + _count(chunk.tokens)
+            wanted = {"none": range(0), "last": range(stop - 1, stop), "all": range(start, stop)}[chunk.rows]
+            views.append(View(start, stop, state.length, state.cached.layers, wanted))
+        logits = self._model(Batch(_joined(chunks), views))
+        for chunk in chunks:
+            chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)
+        borders = np.cumsum([len(view.wanted) for view in views])[:-1].tolist()
+        parts = mx.split(logits, borders) if borders else [logits]
+        mx.async_eval(parts, [(layer.keys, layer.values) for view in views for layer in view.layers])
+        return parts
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._store.clear()
+        for sequence in list(self._running):
+            sequence.cached = CachedSequence.empty(())
+        del self._model
+        self._blas.restore_original_limits()
+        mx.clear_cache()
+
+    def check_running(self) -> None:
+        if self._closed:
+            raise EngineClosed("the backend is closed: load the model again")
+
+    def _check(self, chunks: Sequence[Chunk]) -> None:
+        self.check_running()
+        seen: set[int] = set()
+        for chunk in chunks:
+            state = chunk.state
+            if not isinstance(state, MLXSequence) or state.owner is not self:
+                raise BadRequest("a chunk's sequence was opened by another backend")
+            state.check_usable()
+            if state.pending is not None:
+                raise BadRequest("a step before the last one was accepted: call accept() once after each step")
+            if id(state) in seen:
+                raise BadRequest("two chunks of one sequence in a step: join them")
+            seen.add(id(state))
+            if chunk.rows not in ("none", "last", "all"):
+                raise BadRequest(f"rows={chunk.rows!r}: expected 'none', 'last' or 'all'", "rows")
+            _check_ids(chunk.tokens, self.info.vocab_size)
+            self._check_length(state.length, _count(chunk.tokens))
+
+    def _check_length(self, length: int, count: int) -> None:
+        if not count:
+            raise BadRequest("a chunk without tokens: expected at least one", "tokens")
+        needed, context = length + count, self.info.context
+        if needed > context:
+            advice = "shorten the prompt or load with more context"
+            raise ContextLimit(f"{needed} tokens do not fit the context of {context}; {advice}", needed, context)
+
+
+def _count(tokens: Any) -> int:
+    return tokens.size if isinstance(tokens, mx.array) else len(tokens)
+
+
+def _joined(chunks: Sequence[Chunk]) -> mx.array:
+    """The tokens of all chunks: (T,) int32."""
+    rows = [
+        chunk.tokens.astype(mx.int32)
+        if isinstance(chunk.tokens, mx.array)
+        else mx.array(np.asarray(chunk.tokens, np.int32))
+        for chunk in chunks
+    ]
+    return rows[0] if len(rows) == 1 else mx.concatenate(rows)
+
+
+def _check_ids(tokens: Any, vocab_size: int) -> None:
+    """Raises BadRequest unless tokens are a row of ids. The values of an mx.array may not be known yet."""
+    if isinstance(tokens, mx.array):
+        if tokens.ndim != 1 or not mx.issubdtype(tokens.dtype, mx.integer):
+            raise BadRequest(f"tokens: expected (L,) whole numbers, found {tokens.dtype} {tokens.shape}", "tokens")
+        return
+    ids = np.asarray(tokens)
+    if ids.size and (ids.ndim != 1 or ids.dtype.kind not in "iu"):
+        raise BadRequest(f"tokens: expected a flat row of whole numbers, found {ids.dtype} {ids.shape}", "tokens")
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        worst = int(ids.min()) if ids.min() < 0 else int(ids.max())
+        raise BadRequest(f"token {worst} is not in the vocabulary: expected 0 to {vocab_size - 1}", "tokens")

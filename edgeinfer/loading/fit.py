@@ -1,0 +1,97 @@
+"""Whether a model fits this machine, in bytes, before any weight is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import mlx.core as mx
+import psutil
+
+from edgeinfer import ops
+from edgeinfer.errors import BadRequest, MemoryLimit
+from edgeinfer.formats.config import Config
+from edgeinfer.formats.gguf import GGUFFile
+from edgeinfer.loading.registry import Model, build
+from edgeinfer.nn.tensors import Outline
+
+MOST_CONTEXT = 32768
+"""Tokens that a context grows to by itself."""
+LEAST_CONTEXT = 512
+SCRATCH_ROWS = 512
+"""Tokens of a prompt that are computed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes a loaded model takes, and the context it was trained for, in tokens."""
+
+    weights: int
+    kv_per_token: int
+    scratch: int
+    trained_context: int
+
+    def total(self, context: int) -> int:
+        return self.weights + self.scratch + context * self.kv_per_token
+
+
+def needs(file: GGUFFile, model: Model | None = None) -> Needs:
+    """From the header alone. Raises what ``registry.build`` raises."""
+    outline = model or build(file, Outline)
+    config = Config.from_gguf(file)
+    widest = max(info.rows for info in file.tensors.values() if info.name != "token_embd.weight")
+    vocabulary = file.tensors["token_embd.weight"].rows
+    return Needs(
+        weights=sum(ops.prepared_bytes(info.codec, math.prod(info.shape)) for info in file.tensors.values()),
+        kv_per_token=sum(shape.bytes_per_token() for shape in outline.kv_shapes),
+        scratch=4 * (6 * SCRATCH_ROWS * widest + 4 * vocabulary),
+        trained_context=config.read("context_length", int),
+    )
+
+
+def available_memory() -> int:
+    """Bytes that a model may take: free ones, and on a GPU no more than it recommends."""
+    free = int(psutil.virtual_memory().available)
+    if not ops.on_gpu:
+        return free
+    working_set = int(mx.device_info().get("max_recommended_working_set_size", free))
+    return min(free, working_set - mx.get_active_memory())
+
+
+def default_context(wanted: Needs, available: int) -> int:
+    """Tokens: what the model was trained for, at most 32,768, and no more than a quarter of the memory holds."""
+    held = available // 4 // max(1, wanted.kv_per_token)
+    return min(wanted.trained_context, MOST_CONTEXT, max(LEAST_CONTEXT, held))
+
+
+def checked_context(file: GGUFFile, wanted: Needs, context: int) -> int:
+    """The context to load with; 0 asks for the default. Raises BadRequest or MemoryLimit with the numbers."""
+    available = available_memory()
+    if context > wanted.trained_context:
+        raise BadRequest(
+            f"context={context}: the model was trained for {wanted.trained_context} tokens; ask for at most that",
+            "context",
+        )
+    chosen = context or default_context(wanted, available)
+    total = wanted.total(chosen)
+    if total > available:
+        raise MemoryLimit(
+            f"{file.path.name} needs {_gib(total)} ({_gib(wanted.weights)} of weights, {_gib(total - wanted.weights)} "
+            f"for {chosen} tokens of context); {_gib(available)} are free: take a smaller model or context",
+            total,
+            available,
+        )
+    return chosen
+
+
+def obstacle(file: GGUFFile) -> str | None:
+    """Why this file's weights do not fit the memory, or None; for a file that ``registry.unsupported`` lets pass."""
+    try:
+        checked_context(file, needs(file), 0)
+    except MemoryLimit as error:
+        return str(error)
+    return None
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

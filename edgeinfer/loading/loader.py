@@ -1,0 +1,85 @@
+"""From a GGUF file to a model that is ready to run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeinfer.errors import UnsupportedModel
+from edgeinfer.formats.config import Config
+from edgeinfer.formats.gguf import GGUFFile, open_gguf
+from edgeinfer.loading.fit import Needs, checked_context, needs
+from edgeinfer.loading.registry import Model, build
+
+FILE_TYPES = {
+    number: name
+    for name, number in (
+        ("F32", 0), ("F16", 1), ("Q4_0", 2), ("Q4_1", 3), ("Q8_0", 7), ("Q5_0", 8), ("Q5_1", 9), ("Q2_K", 10),
+        ("Q3_K_S", 11), ("Q3_K_M", 12), ("Q3_K_L", 13), ("Q4_K_S", 14), ("Q4_K_M", 15), ("Q5_K_S", 16),
+        ("Q5_K_M", 17), ("Q6_K", 18), ("BF16", 32),
+    )
+}  # fmt: skip
+"""``general.file_type``, in the numbers of llama.cpp's ``llama_ftype``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model and what its file says of it."""
+
+    model: Model
+    name: str
+    architecture: str
+    quantization: str
+    vocab_size: int
+    context: int
+    parameters: int
+    needs: Needs
+
+
+def load(path: Path, context: int = 0) -> Loaded:
+    """Reads a model. ``context`` 0 lets the model and the memory decide.
+
+    Everything is checked before the first weight is read. Raises ModelNotFound, CorruptFile, UnsupportedModel,
+    BadRequest or MemoryLimit.
+    """
+    with open_gguf(path) as file:
+        needed = needs(file)
+        chosen = checked_context(file, needed, context)
+        vocab_size = _vocabulary(file)
+        config = Config.from_gguf(file)
+        return Loaded(
+            model=build(file),
+            name=config.read("general.name", str, path.stem) or path.stem,
+            architecture=config.architecture,
+            quantization=_quantization(file, config),
+            vocab_size=vocab_size,
+            context=chosen,
+            parameters=sum(math.prod(info.shape) for info in file.tensors.values()),
+            needs=needed,
+        )
+
+
+def _vocabulary(file: GGUFFile) -> int:
+    """Rows of logits; the tokenizer must name as many."""
+    rows = file.tensors["token_embd.weight"].rows
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) != rows:
+        raise UnsupportedModel(
+            f"{file.path.name}: tokenizer.ggml.tokens names {len(tokens)} tokens; token_embd.weight has {rows} rows",
+            file.path,
+            "tokenizer.ggml.tokens",
+            len(tokens),
+        )
+    return rows
+
+
+def _quantization(file: GGUFFile, config: Config) -> str:
+    """What the file calls itself; else the codec that most of its weights are in."""
+    named = FILE_TYPES.get(config.read("general.file_type", int, -1))
+    if named is not None:
+        return named
+    weights: dict[str, int] = {}
+    for info in file.tensors.values():
+        weights[info.codec.name] = weights.get(info.codec.name, 0) + math.prod(info.shape)
+    return max(weights, key=lambda name: weights[name]).upper()

@@ -1,0 +1,51 @@
+"""What a forward pass is given: the tokens of all chunks in one row, and where each chunk's lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import mlx.core as mx
+import numpy as np
+
+from edgeinfer.cache.kv import LayerKV
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One chunk: rows ``start`` to ``stop`` of the batch, behind ``offset`` tokens that ``layers`` already hold."""
+
+    start: int
+    stop: int
+    offset: int
+    layers: Sequence[LayerKV]
+    wanted: range  # rows of the batch whose logits are asked for
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence once this chunk is written."""
+        return self.offset + self.stop - self.start
+
+    def rows(self, x: mx.array) -> mx.array:
+        """This chunk's rows of x: (T, ...) -> (L, ...)."""
+        return x if x.shape[0] == self.stop - self.start else x[self.start : self.stop]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Every weight is multiplied once with the T rows of all chunks; only attention looks at chunks one by one."""
+
+    tokens: mx.array  # (T,) int32
+    views: Sequence[View]
+
+    @cached_property
+    def _wanted(self) -> list[int]:
+        return [row for view in self.views for row in view.wanted]
+
+    def wanted(self, x: mx.array) -> mx.array:
+        """The rows whose logits are asked for: (T, n) -> (R, n)."""
+        rows = self._wanted
+        if len(rows) == x.shape[0]:
+            return x
+        return mx.take(x, mx.array(np.array(rows, np.int32)), axis=0)

@@ -1,0 +1,100 @@
+"""How a layer asks for its weights: by name and shape, so that building a model is also checking its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mlx.core as mx
+import numpy as np
+
+from edgeinfer import ops
+from edgeinfer.errors import UnsupportedModel
+from edgeinfer.formats.gguf import GGUFFile, TensorInfo
+
+
+class Tensors:
+    """The tensors of a file, under a prefix. Remembers which were asked for."""
+
+    def __init__(self, file: GGUFFile, prefix: str = "", asked: set[str] | None = None, wide: bool = False) -> None:
+        self.file = file
+        self.prefix = prefix
+        self.asked = set() if asked is None else asked
+        self.wide = wide
+
+    def under(self, prefix: str) -> Tensors:
+        """The same tensors, with names that start behind ``prefix``."""
+        return type(self)(self.file, self.prefix + prefix, self.asked, self.wide)
+
+    def __contains__(self, name: str) -> bool:
+        return self.prefix + name in self.file.tensors
+
+    def matrix(self, name: str, rows: int, columns: int) -> ops.Weight:
+        """A matrix ready to multiply."""
+        return self._read_matrix(self._info(name, (rows, columns)))
+
+    def vector(self, name: str, size: int) -> mx.array:
+        """A norm's weight or a bias: (size,) float32."""
+        return self._read_vector(self._info(name, (size,)))
+
+    def rows(self, name: str) -> int:
+        """How many rows a matrix has, where the file alone knows."""
+        info = self.file.tensors.get(self.prefix + name)
+        return info.rows if info is not None else 0
+
+    def head(self, name: str, tied: ops.Weight, rows: int, columns: int) -> ops.Weight:
+        """The matrix that turns hidden states into logits; the embedding's, where the file has none of its own."""
+        return self.matrix(name, rows, columns) if name in self else tied
+
+    def left_over(self) -> Iterator[str]:
+        """Tensors of the file that nobody asked for."""
+        return (name for name in self.file.tensors if name not in self.asked)
+
+    def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        full = self.prefix + name
+        path = self.file.path
+        info = self.file.tensors.get(full)
+        if info is None:
+            raise UnsupportedModel(f"{path.name}: tensor {full} is missing; expected {list(shape)}", path, full)
+        if tuple(info.shape) != shape:
+            found = list(info.shape)
+            raise UnsupportedModel(f"{path.name}: {full} has shape {found}; expected {list(shape)}", path, full, found)
+        if not info.codec.decodable:
+            raise UnsupportedModel(
+                f"{path.name}: {full} is stored as {info.codec.name}, which MLX has no decoder for here",
+                path,
+                full,
+                info.codec.name,
+            )
+        self.asked.add(full)
+        return info
+
+    def _packed(self, info: TensorInfo) -> ops.PackedWeight:
+        blocks = self.file.blocks(info.name)
+        return ops.PackedWeight(info.codec, blocks, (info.shape[0], info.shape[-1]))
+
+    def _read_matrix(self, info: TensorInfo) -> ops.Weight:
+        return ops.prepare(self._packed(info), self.wide)
+
+    def _read_vector(self, info: TensorInfo) -> mx.array:
+        return mx.array(self._packed(info).decode().reshape(info.shape))
+
+
+class Outline(Tensors):
+    """Checks names, shapes and codecs as a loading model would, and reads no weights."""
+
+    def _read_matrix(self, info: TensorInfo) -> ops.Weight:
+        return _Unread(info.nbytes)
+
+    def _read_vector(self, info: TensorInfo) -> mx.array:
+        return mx.array(np.ones(info.shape, np.float32))
+
+
+class _Unread:
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+    def linear(self, x: mx.array) -> mx.array:
+        raise TypeError("the weights of an outline are not read")
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        raise TypeError("the weights of an outline are not read")

@@ -1,0 +1,155 @@
+"""The operations in numpy, on the memory of MLX's CPU arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeinfer.ops.rotary import Rotary
+from edgeinfer.ops.weights import PackedWeight
+from edgeinfer.quant.codec import Codec
+
+Floats: TypeAlias = NDArray[np.float32]
+
+KV_DTYPE = mx.float32
+PATHS = {
+    "weights": "dense float32",
+    "linear": "numpy (BLAS)",
+    "embed": "numpy",
+    "rms_norm": "numpy",
+    "rope": "numpy",
+    "gated": "numpy",
+    "attention": "numpy (BLAS)",
+}
+_SCORES = 1 << 22
+"""Attention scores held at once: 16 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseWeight:
+    """(rows, columns) float32, row by row as in the file: the layout that gemv and embedding both want."""
+
+    array: Floats
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def linear(self, x: mx.array) -> mx.array:
+        rows = _view(x)
+        if len(rows) == 1:
+            return mx.array((self.array @ rows[0])[None])
+        return mx.array((self.array @ rows.T).T)  # for a few rows twice as quick as rows @ array.T
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        return mx.array(self.array[np.asarray(tokens)])
+
+
+def prepare(packed: PackedWeight, wide: bool) -> DenseWeight:
+    """float32 holds every codec's weights exactly, and every activation: ``wide`` changes nothing here."""
+    return DenseWeight(packed.decode())
+
+
+def bits(codec: Codec) -> float:
+    """Bits that a prepared weight takes."""
+    return 32
+
+
+def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    rows = _view(x)
+    mean = np.mean(rows * rows, axis=-1, keepdims=True)
+    return mx.array(rows * (1 / np.sqrt(mean + np.float32(eps))) * _view(weight))
+
+
+def gated(gate: mx.array, up: mx.array, activation: str) -> mx.array:
+    return mx.array(_ACTIVATIONS[activation](_view(gate)) * _view(up))
+
+
+def _silu(x: Floats) -> Floats:
+    return x / (1 + np.exp(np.minimum(-x, 88)))  # e⁸⁸ is the last power that float32 holds
+
+
+def _gelu(x: Floats) -> Floats:
+    inner: Floats = np.tanh(np.float32(0.7978845608) * (x + np.float32(0.044715) * x * x * x))
+    return np.float32(0.5) * x * (1 + inner)
+
+
+_ACTIVATIONS = {"silu": _silu, "gelu": _gelu}
+
+
+def rope(x: mx.array, rotary: Rotary, offset: int) -> mx.array:
+    heads = _view(x)
+    cosine, sine = rotary.table(offset, len(heads))
+    half = rotary.dims // 2
+    first, second = (
+        (slice(0, rotary.dims, 2), slice(1, rotary.dims, 2))
+        if rotary.interleaved
+        else (slice(0, half), slice(half, rotary.dims))
+    )
+    turned = heads.copy()
+    a, b = heads[..., first], heads[..., second]
+    turned[..., first] = a * cosine - b * sine
+    turned[..., second] = a * sine + b * cosine
+    return mx.array(turned)
+
+
+def attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    length: int,
+    *,
+    scale: float,
+    window: int,
+    softcap: float,
+) -> mx.array:
+    count, heads, size = queries.shape
+    kv_heads = keys.shape[0]
+    grouped = _view(queries).reshape(count, kv_heads, heads // kv_heads, size).transpose(1, 2, 0, 3)  # K G L D
+    all_keys, all_values = _view(keys), _view(values)
+    out = np.empty((count, heads, size), np.float32)
+    rows = max(1, min(128, _SCORES // (heads * length)))
+    for start in range(0, count, rows):
+        stop = min(start + rows, count)
+        newest = length - count + stop  # keys that this block's last query sees end here
+        oldest = max(0, length - count + start + 1 - window) if window else 0
+        weights = _softmax(
+            _scores(grouped[:, :, start:stop] * np.float32(scale), all_keys[:, oldest:newest], softcap),
+            length - count + start - oldest,
+            window,
+        )
+        mixed = weights.reshape(kv_heads, -1, newest - oldest) @ all_values[:, oldest:newest]  # K (G rows) D
+        out[start:stop] = mixed.reshape(heads, stop - start, size).transpose(1, 0, 2)
+    return mx.array(out.reshape(count, heads * size))
+
+
+def _scores(queries: Floats, keys: Floats, softcap: float) -> Floats:
+    """(K, G, rows, D), (K, S, D) -> (K, G, rows, S)."""
+    kv_heads, groups, rows, size = queries.shape
+    scores: Floats = queries.reshape(kv_heads, groups * rows, size) @ keys.transpose(0, 2, 1)
+    if softcap:
+        scores = np.tanh(scores / np.float32(softcap)) * np.float32(softcap)
+    return scores.reshape(kv_heads, groups, rows, -1)
+
+
+def _softmax(scores: Floats, first: int, window: int) -> Floats:
+    """Over the keys that each row may see; row i of a block stands at key ``first + i``. Overwrites ``scores``."""
+    rows, columns = scores.shape[-2:]
+    if rows > 1:
+        place = np.arange(first, first + rows)[:, None] - np.arange(columns)
+        hidden = (place < 0) | (place >= window) if window else place < 0
+        scores[..., hidden] = -np.inf
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
+
+
+def _view(x: mx.array) -> Floats:
+    """The array's own memory; computes it first where that has not been done."""
+    array: Any = np.asarray(x)
+    return array  # type: ignore[no-any-return]
