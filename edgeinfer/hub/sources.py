@@ -204,7 +204,7 @@ def _not_found(name: str, settings: Settings) -> ModelNotFound:
 
 def _not_found_among(name: str, models: Iterable[LocalModel]) -> ModelNotFound:
     names = {candidate.lower(): candidate for candidate in (*catalogue(), *(model.name for model in models))}
-    near = [names[close] for close in difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)]
+    near = [names[close] for close in difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)]
     if _REPO.fullmatch(name):
         near.insert(0, f"hf:{name}")
     hint = f"did you mean {' or '.join(near)}?" if near else "`edgeinfer list` shows the names"
