@@ -1,0 +1,166 @@
+"""Tokens that are matched by their text before any merging, and the ones that end a generation.
+
+The tables and the order of matching are llama.cpp's (``llama-vocab.cpp``). One thing is stricter here: a token whose
+file calls it a control token stays one. llama.cpp turns a few of them (``<|start|>``, ``<|channel|>``, ``<|message|>``,
+``<|constrain|>``, ``<|end|>`` of gpt-oss) into user-defined tokens, which plain text can then spell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from edgeinfer.tokenizer.metadata import Fields, Kind
+
+END_TEXTS = frozenset(
+    {
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+        "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+        "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+    }
+)  # fmt: skip
+"""Texts that end a generation wherever a vocabulary has them, whatever its keys say."""
+
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+# Fill-in-the-middle roles: the key, whether the token also ends a generation, the texts looked for without the key.
+_FILL_ROLES: tuple[tuple[str, str, bool, tuple[str, ...]], ...] = (
+    (
+        "fim_pre_token_id", "prefix_token_id", False,
+        (
+            "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
+            "<|code_prefix|>", "<|prefix|>",
+        ),
+    ),
+    (
+        "fim_suf_token_id", "suffix_token_id", False,
+        (
+            "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
+            "<|code_suffix|>", "<|suffix|>",
+        ),
+    ),
+    (
+        "fim_mid_token_id", "middle_token_id", False,
+        (
+            "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
+            "<|code_middle|>", "<|middle|>",
+        ),
+    ),
+    ("fim_pad_token_id", "", True, ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
+    ("fim_rep_token_id", "", True, ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>")),
+    ("fim_sep_token_id", "", True, ("<|file_sep|>",)),
+)  # fmt: skip
+
+# (all of these present, this one then ends nothing): harmony and solar-open close a message with <|end|>, not a turn.
+_NOT_AN_END: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"<|return|>", "<|call|>"}), "<|end|>"),
+    (frozenset({"<|return|>", "<|calls|>"}), "<|end|>"),
+    (frozenset({"<|flush|>", "<|call|>"}), "<|end|>"),
+    (frozenset({"<|flush|>", "<|calls|>"}), "<|end|>"),
+    (frozenset({"<|tool_response>"}), "</s>"),
+    (frozenset({"<|plamo:eos|>"}), "</s>"),
+)
+
+
+def find_ends(fields: Fields, tokens: Sequence[str], ids: Mapping[str, int], kinds: list[Kind]) -> frozenset[int]:
+    """Ids that end a generation. Marks them, and the fill-in-the-middle tokens, as control tokens in ``kinds``."""
+    keyed = [fields.token_id(f"tokenizer.ggml.{key}", len(kinds)) for key in _END_KEYS]
+    ends = {index for index in keyed if index is not None}
+    for key, old_key, is_end, texts in _FILL_ROLES:
+        index = fields.token_id(f"tokenizer.ggml.{key}", len(kinds))
+        if index is None and old_key:
+            index = fields.token_id(f"tokenizer.ggml.{old_key}", len(kinds))
+        if index is None:
+            index = next((ids[text] for text in texts if text in ids), None)
+            if index is not None:
+                kinds[index] = Kind.CONTROL
+        if is_end and index is not None:
+            ends.add(index)
+    for text in END_TEXTS & ids.keys():
+        ends.add(ids[text])
+        kinds[ids[text]] = Kind.CONTROL
+    found = {tokens[index] for index in ends}
+    for present, text in _NOT_AN_END:
+        if present <= found and text in ids:
+            ends.discard(ids[text])
+    return frozenset(ends)
+
+
+def find_strips(fields: Fields, ids: Mapping[str, int], special: Sequence[int]) -> tuple[frozenset[int], frozenset[int]]:
+    """Ids that swallow the white space on their left, and on their right. GGUF does not carry it: known by name."""
+    rule = fields.text("tokenizer.ggml.pre")
+    name = fields.text("general.name").lower()
+    if any(known in rule for known in ("jina-v2-de", "jina-v2-es", "jina-v2-code")):
+        return frozenset(ids[text] for text in ("<mask>",) if text in ids), frozenset()
+    if "phi-3" in name or "phi3" in name:
+        keep = {ids.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
+        also = {ids[text] for text in ("</s>",) if text in ids}
+        return frozenset(), frozenset((set(special) | also) - keep)
+    if "modern-bert" in name:
+        return frozenset(ids[text] for text in ("[MASK]",) if text in ids), frozenset()
+    return frozenset(), frozenset()
+
+
+class TextMatcher:
+    """Finds a few thousand fixed texts in a string, without looking for each one."""
+
+    def __init__(self, texts: Mapping[str, int]) -> None:
+        self.ids = dict(texts)
+        by_length = sorted(texts, key=lambda text: -len(text.encode()))
+        self._rank = {text: rank for rank, text in enumerate(by_length)}
+        lengths: dict[str, set[int]] = {}
+        for text in texts:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
+        self._starts = re.compile("[" + "".join(map(re.escape, self._lengths)) + "]") if texts else None
+
+    def present(self, text: str) -> list[str]:
+        """The texts that occur, longest first (in UTF-8 bytes), then in the order of the vocabulary."""
+        if self._starts is None:
+            return []
+        found: set[str] = set()
+        for match in self._starts.finditer(text):
+            start = match.start()
+            for length in self._lengths[match[0]]:
+                piece = text[start : start + length]
+                if piece in self.ids:
+                    found.add(piece)
+        return sorted(found, key=self._rank.__getitem__)
+
+
+_WHITE = " \t\n\v\f\r"  # C's isspace
+
+
+class Partition:
+    """Cuts text at special tokens as llama.cpp does: the longest token takes all its places first."""
+
+    def __init__(self, matcher: TextMatcher, left: frozenset[int], right: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._left = left
+        self._right = right
+
+    def split(self, text: str) -> list[str | int]:
+        """Pieces in order: plain text (never empty) and token ids."""
+        pieces: list[str | int] = [text] if text else []
+        for known in self._matcher.present(text):
+            pieces = list(self._cut(pieces, known, self._matcher.ids[known]))
+        return pieces
+
+    def _cut(self, pieces: Sequence[str | int], known: str, index: int) -> Iterator[str | int]:
+        for piece in pieces:
+            if isinstance(piece, int):
+                yield piece
+                continue
+            *befores, last = piece.split(known)
+            for place, before in enumerate(befores):
+                if place and index in self._right:
+                    before = before.lstrip(_WHITE)
+                if index in self._left:
+                    before = before.rstrip(_WHITE)
+                if before:
+                    yield before
+                yield index
+            if befores and index in self._right:
+                last = last.lstrip(_WHITE)
+            if last:
+                yield last

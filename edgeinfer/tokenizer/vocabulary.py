@@ -1,0 +1,186 @@
+"""Text to token ids and back, from the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from edgeinfer.errors import BadRequest, UnsupportedModel
+from edgeinfer.tokenizer.bytelevel import ByteLevelBPE
+from edgeinfer.tokenizer.metadata import Fields, Kind, read_kinds, read_merges, read_scores, read_tokens
+from edgeinfer.tokenizer.pretokenizers import PRETOKENIZERS
+from edgeinfer.tokenizer.sentencepiece import SentencePieceBPE
+from edgeinfer.tokenizer.specials import Partition, TextMatcher, find_ends, find_strips
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_HIDDEN = (Kind.CONTROL, Kind.UNKNOWN)
+_SILENT = (Kind.UNUSED, Kind.UNDEFINED)
+
+
+class Encoder(Protocol):
+    """Merges plain text into ids, and knows how a normal token writes its bytes."""
+
+    def encode(self, text: str, after_special: bool) -> list[int]: ...
+    def decode_text(self, text: str) -> bytes: ...
+
+
+class Tokenizer:
+    """A vocabulary with its rules. Gives llama.cpp's ids, except that plain text can never spell a control token.
+
+    ``vocab_size`` counts the tokens of the file; ``bos_id`` and ``eos_id`` are None where the file names none;
+    ``add_bos`` and ``add_eos`` say whether a prompt begins and ends with them; ``end_ids`` are all tokens that end a
+    generation, and may be empty; ``control_tokens`` maps the texts that become control tokens with ``special=True``.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        tokens = read_tokens(fields)
+        ids = {text: index for index, text in enumerate(tokens)}
+        kinds = read_kinds(fields, tokens)
+        count = len(tokens)
+        self.vocab_size = count
+        self.bos_id = fields.token_id("tokenizer.ggml.bos_token_id", count)
+        self.eos_id = fields.token_id("tokenizer.ggml.eos_token_id", count)
+        self.end_ids = find_ends(fields, tokens, ids, kinds)
+        self._tokens = tokens
+        self._kinds = kinds
+        self._pieces: dict[int, bytes] = {}
+
+        control = {tokens[index]: index for index, kind in enumerate(kinds) if kind in _HIDDEN}
+        user_defined = {tokens[index]: index for index, kind in enumerate(kinds) if kind is Kind.USER_DEFINED}
+        self.control_tokens: Mapping[str, int] = MappingProxyType(control)
+        strips = find_strips(fields, ids, [*control.values(), *user_defined.values()])
+        self._lookalikes = TextMatcher(control)
+        self._plain = Partition(TextMatcher(user_defined), *strips)
+        every = dict(sorted((control | user_defined).items(), key=lambda item: item[1]))
+        self._special = Partition(TextMatcher(every), *strips)
+
+        build = _MODELS.get(fields.text("tokenizer.ggml.model"))
+        if build is None:
+            raise _unsupported(fields, "tokenizer.ggml.model", _MODELS)
+        self._encoder, add_bos, self.space_prefix = build(fields, ids, control)
+        self.add_bos = fields.flag("tokenizer.ggml.add_bos_token", add_bos)
+        self.add_eos = fields.flag("tokenizer.ggml.add_eos_token", False)
+
+    @classmethod
+    def from_gguf(
+        cls,
+        metadata: Mapping[str, object],
+        path: Path | str,
+        offset_of: Callable[[str], int | None] = lambda key: None,
+    ) -> Tokenizer:
+        """The tokenizer that a file describes; ``offset_of`` gives the byte of a key, for messages.
+
+        Raises UnsupportedModel for an unknown ``tokenizer.ggml.model`` or ``.pre``, CorruptFile for broken arrays. A
+        byte-level vocabulary without ``.pre`` (files older than May 2024) gets the rule named "default", as in
+        llama.cpp.
+        """
+        return cls(Fields(metadata, path, offset_of))
+
+    def encode(self, text: str, special: bool = False, add_bos: bool = False) -> list[int]:
+        """Ids of a text.
+
+        special: text that spells a control token becomes that token; otherwise it stays text, whatever it spells.
+        User-defined tokens match either way. add_bos: begin with BOS and end with EOS where the file wishes it.
+        A lone surrogate, which is no character, counts as U+FFFD.
+        """
+        if not text.isascii():
+            text = _SURROGATES.sub("\ufffd", text)
+        found: list[int] = []
+        if add_bos and self.add_bos and self.bos_id is not None:
+            found.append(self.bos_id)
+        after_special = True
+        for piece in (self._special if special else self._plain).split(text):
+            after_special = self._append(found, piece, after_special)
+        if add_bos and self.add_eos and self.eos_id is not None:
+            found.append(self.eos_id)
+        return found
+
+    def _append(self, found: list[int], piece: str | int, after_special: bool) -> bool:
+        if isinstance(piece, int):
+            found.append(piece)
+            return True
+        found += self._encoder.encode(piece, after_special)
+        return False
+
+    def decode(self, ids: Sequence[int], special: bool = True, continues: bool = False) -> str:
+        """The text of ids; bytes that are no UTF-8 become U+FFFD.
+
+        special: control tokens show their text, otherwise they show nothing. continues: the ids go on from earlier
+        ones, so the space that a SentencePiece vocabulary puts before a text is part of them and stays.
+        """
+        pieces = [self.piece(index, special) for index in ids]
+        if pieces and self.space_prefix and not continues:
+            pieces[0] = pieces[0].removeprefix(b" ")
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def piece(self, index: int, special: bool = True) -> bytes:
+        """The bytes that a token adds to a text."""
+        return b"" if not special and self.is_control(index) else self.token_bytes(index)
+
+    def token_bytes(self, index: int) -> bytes:
+        """The bytes of one token: of a character, if need be only a part. Raises BadRequest for an unknown id."""
+        found = self._pieces.get(index)
+        if found is None:
+            found = self._pieces[index] = self._spell(index)
+        return found
+
+    def _spell(self, index: int) -> bytes:
+        if not 0 <= index < self.vocab_size:
+            raise BadRequest(f"token id {index}: the vocabulary holds 0 to {self.vocab_size - 1}", "ids")
+        text, kind = self._tokens[index], self._kinds[index]
+        if kind is Kind.BYTE:
+            return bytes([int(text[3:5], 16)])
+        if kind in _SILENT:
+            return b""
+        return self._encoder.decode_text(text) if kind is Kind.NORMAL else text.encode()
+
+    def token_text(self, index: int) -> str:
+        """One token, for display."""
+        return self.token_bytes(index).decode("utf-8", "replace")
+
+    def is_control(self, index: int) -> bool:
+        """Whether the token steers the model and is no text: control tokens and the unknown token."""
+        return 0 <= index < self.vocab_size and self._kinds[index] in _HIDDEN
+
+    def lookalikes(self, text: str) -> list[str]:
+        """Texts of control tokens that occur in a text, longest first: worth a warning, although they stay text."""
+        return self._lookalikes.present(text)
+
+
+_Built = tuple[Encoder, bool, bool]  # the encoder, and the defaults of add_bos and add_space_prefix
+
+
+def _byte_level(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int]) -> _Built:
+    rule = PRETOKENIZERS.get(fields.text("tokenizer.ggml.pre") or "default")
+    if rule is None:
+        raise _unsupported(fields, "tokenizer.ggml.pre", PRETOKENIZERS)
+    encoder = ByteLevelBPE(ids, read_merges(fields, ids), rule, control, len(ids))
+    return encoder, rule.add_bos, fields.flag("tokenizer.ggml.add_space_prefix", False)
+
+
+def _sentence_piece(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int]) -> _Built:
+    spelled = [[f"<0x{byte:02X}>", *([chr(byte)] if byte < 128 else [])] for byte in range(256)]
+    visible = [next((ids[text] for text in texts if text in ids and text not in control), None) for texts in spelled]
+    if None in visible:
+        missing = spelled[visible.index(None)][0]
+        raise fields.corrupt("tokenizer.ggml.tokens", f"no byte token {missing}; expected <0x00> to <0xFF>")
+    space_prefix = fields.flag("tokenizer.ggml.add_space_prefix", True)
+    scores = read_scores(fields, len(ids))
+    bytes_ids = [index for index in visible if index is not None]
+    return SentencePieceBPE(ids, scores, bytes_ids, control, space_prefix), True, space_prefix
+
+
+_MODELS: dict[str, Callable[[Fields, Mapping[str, int], Mapping[str, int]], _Built]] = {
+    "gpt2": _byte_level,
+    "llama": _sentence_piece,
+}
+
+
+def _unsupported(fields: Fields, key: str, supported: Mapping[str, object]) -> UnsupportedModel:
+    value = fields.text(key)
+    message = f"{Path(fields.path).name}: {key}={value!r:.60}; supported: {', '.join(sorted(supported))}"
+    return UnsupportedModel(message, fields.path, key, value)
