@@ -20,6 +20,7 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         """Raises ModelNotFound, CorruptFile for an empty or unreadable file, UnsupportedModel for what is no file."""
+        self.closed = True
         self.path = path
         self._file = _open(path)
         try:
@@ -46,6 +47,9 @@ class MappedFile:
                 min(size, was),
                 f"changed while in use: {size} bytes now, {was} when opened; load it again",
             )
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Views made earlier stay valid: the last of them takes the mapping with it. Twice is once."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
 
 import gguf
+import llama_cpp
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
@@ -77,10 +80,19 @@ def test_a_part_of_a_block_is_refused() -> None:
         decode(CODECS["q8_0"], np.zeros((1, 35), np.uint8))
 
 
-def test_sizes_agree_with_the_gguf_package() -> None:
-    theirs = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    for ggml_id, (weights, size) in theirs.items():
-        assert (BY_GGML_ID[ggml_id].weights, BY_GGML_ID[ggml_id].bytes) == (weights, size)
+def test_names_and_sizes_are_those_of_ggml() -> None:
+    """Asked of the library that llama.cpp is built on; removed formats have no size there and no row here."""
+    suffix = {"darwin": "dylib"}.get(sys.platform, "so")
+    ggml = ctypes.CDLL(str(Path(llama_cpp.__file__).parent / "lib" / f"libggml-base.{suffix}"))
+    ggml.ggml_type_name.restype = ctypes.c_char_p
+    ggml.ggml_type_size.restype = ctypes.c_size_t
+    ggml.ggml_blck_size.restype = ctypes.c_int64
+    theirs = {
+        number: (ggml.ggml_type_name(number).decode().lower(), ggml.ggml_blck_size(number), ggml.ggml_type_size(number))
+        for number in range(max(BY_GGML_ID) + 1)
+        if ggml.ggml_type_size(number)
+    }
+    assert theirs == {number: (row.name, row.weights, row.bytes) for number, row in BY_GGML_ID.items()}
 
 
 @pytest.mark.real_model
