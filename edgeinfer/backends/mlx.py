@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -120,10 +121,10 @@ class MLXBackend:
         logits = self._model(Batch(_joined(chunks), views))
         for chunk in chunks:
             chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)
-        borders = np.cumsum([len(view.wanted) for view in views])[:-1].tolist()
-        parts = mx.split(logits, borders) if borders else [logits]
-        mx.async_eval(parts, [(layer.keys, layer.values) for view in views for layer in view.layers])
-        return parts
+        borders = accumulate((len(view.wanted) for view in views), initial=0)
+        written = [(layer.keys, layer.values) for view in views for layer in view.layers]
+        mx.async_eval(logits, written)  # type: ignore[no-untyped-call]
+        return [logits[start:stop] for start, stop in pairwise(borders)]
 
     def close(self) -> None:
         if self._closed:

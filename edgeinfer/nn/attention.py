@@ -10,26 +10,24 @@ from edgeinfer import ops
 from edgeinfer.cache.kv import KVShape
 from edgeinfer.nn.batch import Batch
 from edgeinfer.nn.layers import Linear, RMSNorm
+from edgeinfer.nn.sizes import Sizes
 from edgeinfer.nn.tensors import Tensors
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """The sizes and options of one layer's attention."""
+    """The sizes of a model, and the options of one kind of its attention."""
 
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
+    sizes: Sizes
     scale: float
     window: int = 0  # tokens seen, the token itself among them; 0: all
     softcap: float = 0.0
-    bias: bool = False
-    qk_norm_eps: float | None = None  # norms on each query and key head; None: without
+    bias: bool = False  # on queries, keys and values
+    qk_norm: bool = False  # on each query and key head
 
     @property
     def kv_shape(self) -> KVShape:
-        return KVShape(self.kv_heads, self.head_dim)
+        return KVShape(self.sizes.kv_heads, self.sizes.head_dim)
 
 
 class Attention:
@@ -37,21 +35,21 @@ class Attention:
         self.spec = spec
         self.rotary = rotary
         self.layer = layer
-        hidden, size = spec.hidden, spec.head_dim
-        self.attn_q = Linear(tensors, "attn_q", spec.heads * size, hidden, spec.bias)
-        self.attn_k = Linear(tensors, "attn_k", spec.kv_heads * size, hidden, spec.bias)
-        self.attn_v = Linear(tensors, "attn_v", spec.kv_heads * size, hidden, spec.bias)
-        self.attn_output = Linear(tensors, "attn_output", hidden, spec.heads * size)
-        eps = spec.qk_norm_eps
-        self.attn_q_norm = RMSNorm(tensors, "attn_q_norm", size, eps) if eps is not None else None
-        self.attn_k_norm = RMSNorm(tensors, "attn_k_norm", size, eps) if eps is not None else None
+        sizes = spec.sizes
+        hidden, size = sizes.hidden, sizes.head_dim
+        self.attn_q = Linear(tensors, "attn_q", sizes.heads * size, hidden, spec.bias)
+        self.attn_k = Linear(tensors, "attn_k", sizes.kv_heads * size, hidden, spec.bias)
+        self.attn_v = Linear(tensors, "attn_v", sizes.kv_heads * size, hidden, spec.bias)
+        self.attn_output = Linear(tensors, "attn_output", hidden, sizes.heads * size)
+        self.attn_q_norm = RMSNorm(tensors, "attn_q_norm", size, sizes.eps) if spec.qk_norm else None
+        self.attn_k_norm = RMSNorm(tensors, "attn_k_norm", size, sizes.eps) if spec.qk_norm else None
 
     def __call__(self, x: mx.array, batch: Batch) -> mx.array:
         """x: (T, hidden) -> (T, hidden); writes the new keys and values into each chunk's cache."""
         T, spec = x.shape[0], self.spec
-        q = self.attn_q(x).reshape(T, spec.heads, -1)
-        k = self.attn_k(x).reshape(T, spec.kv_heads, -1)
-        v = self.attn_v(x).reshape(T, spec.kv_heads, -1)
+        q = self.attn_q(x).reshape(T, spec.sizes.heads, -1)
+        k = self.attn_k(x).reshape(T, spec.sizes.kv_heads, -1)
+        v = self.attn_v(x).reshape(T, spec.sizes.kv_heads, -1)
         if self.attn_q_norm is not None and self.attn_k_norm is not None:
             q, k = self.attn_q_norm(q), self.attn_k_norm(k)
         mixed = []

@@ -14,7 +14,7 @@ from edgeinfer.ops import Rotary
 SCALINGS = ("none", "linear", "yarn")
 
 
-def rotary(config: Config, tensors: Tensors, head_dim: int, *, interleaved: bool) -> Rotary:
+def rotary(config: Config, tensors: Tensors, head_dim: int, *, interleaved: bool = False) -> Rotary:
     """The rotary embedding that ``rope.*`` keys and, where the file has it, ``rope_freqs.weight`` describe.
 
     Raises UnsupportedModel for a scaling other than those of ``SCALINGS``.
@@ -36,6 +36,11 @@ def rotary(config: Config, tensors: Tensors, head_dim: int, *, interleaved: bool
         frequencies = _yarn(config, frequencies, base, factor)
         magnitude *= config.read("rope.scaling.yarn_attn_factor", float, 1.0) * (1 + 0.1 * math.log(max(factor, 1)))
     return Rotary(frequencies, interleaved, magnitude)
+
+
+def plain_rotary(base: float, dims: int) -> Rotary:
+    """Unscaled, over a whole head of ``dims`` channels."""
+    return Rotary(base_frequencies(base, dims), interleaved=False)
 
 
 def base_frequencies(base: float, dims: int) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from typing import Final
 import mlx.core as mx
 
 from edgeinfer.ops import host, plain
+from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
@@ -24,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
-here = plain if on_gpu else host
+here: Implementation = plain if on_gpu else host
 
 
 def prepare(packed: PackedWeight, wide: bool = False) -> Weight:

@@ -60,7 +60,8 @@ def _bit_string(q: Bytes, bits: int) -> Bytes:
         return np.ascontiguousarray(q).reshape(-1)
     if bits == 4:
         pairs = q.reshape(-1, 2)
-        return pairs[:, 0] | pairs[:, 1] << 4
+        high: Bytes = np.left_shift(pairs[:, 1], np.uint8(4))
+        return pairs[:, 0] | high
     single = np.unpackbits(q.reshape(-1, 1), axis=1, bitorder="little", count=bits)
     return np.packbits(single.reshape(-1), bitorder="little")
 
@@ -99,7 +100,8 @@ def _q4_k(blocks: Bytes) -> Parts:
 
 def _q5_k(blocks: Bytes) -> Parts:
     scales, minimums = scales_and_minimums(blocks)
-    return fields(blocks[:, 48:], 32, NIBBLES, 15) | fields(blocks[:, 16:48], 32, BITS, 1) << 4, scales, -minimums
+    fifth: Bytes = np.left_shift(fields(blocks[:, 16:48], 32, BITS, 1), np.uint8(4))
+    return fields(blocks[:, 48:], 32, NIBBLES, 15) | fifth, scales, -minimums
 
 
 CODECS: dict[str, Form] = {

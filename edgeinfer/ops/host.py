@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,8 +16,8 @@ from edgeinfer.quant.codec import Codec
 
 Floats: TypeAlias = NDArray[np.float32]
 
-KV_DTYPE = mx.float32
-PATHS = {
+KV_DTYPE: mx.Dtype = mx.float32
+PATHS: Mapping[str, str] = {
     "weights": "dense float32",
     "linear": "numpy (BLAS)",
     "embed": "numpy",
@@ -70,7 +71,8 @@ def gated(gate: mx.array, up: mx.array, activation: str) -> mx.array:
 
 
 def _silu(x: Floats) -> Floats:
-    return x / (1 + np.exp(np.minimum(-x, 88)))  # e⁸⁸ is the last power that float32 holds
+    gate: Floats = 1 + np.exp(np.minimum(-x, 88))  # e⁸⁸ is the last power that float32 holds
+    return x / gate
 
 
 def _gelu(x: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -12,8 +13,8 @@ from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import PackedWeight
 from edgeinfer.quant.codec import Codec
 
-KV_DTYPE = mx.float16
-PATHS = {
+KV_DTYPE: mx.Dtype = mx.float16
+PATHS: Mapping[str, str] = {
     "weights": f"MLX affine for {', '.join(affine.CODECS)}; dense float16 for the rest",
     "linear": "mx.quantized_matmul or mx.matmul",
     "embed": "mx.dequantize or mx.take",
@@ -86,8 +87,8 @@ def _restore(product: mx.array, peak: mx.array | None) -> mx.array:
 def prepare(packed: PackedWeight, wide: bool) -> HalfWeight | AffineWeight:
     if packed.codec.name in affine.CODECS:
         grouped = affine.pack(packed)
-        arrays = (mx.array(array) for array in (grouped.packed, grouped.scales, grouped.biases))
-        return AffineWeight(*arrays, grouped.bits, wide)
+        packed_q, scales, biases = mx.array(grouped.packed), mx.array(grouped.scales), mx.array(grouped.biases)
+        return AffineWeight(packed_q, scales, biases, grouped.bits, wide)
     return HalfWeight(mx.array(packed.decode().astype(np.float16)), wide)
 
 

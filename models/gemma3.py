@@ -1,0 +1,85 @@
+"""Gemma 3, text (Gemma Team, 2025): five layers that see a window to one that sees everything, each with its own RoPE.
+
+Norms stand before and after both halves of a block; GGUF stores their weights with the 1 of ``1 + w`` added.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import mlx.core as mx
+
+from edgeinfer import ops
+from edgeinfer.cache.kv import KVShape
+from edgeinfer.formats.config import Config
+from edgeinfer.nn.attention import Attention, AttentionSpec
+from edgeinfer.nn.batch import Batch
+from edgeinfer.nn.layers import GatedMLP, RMSNorm
+from edgeinfer.nn.rope import plain_rotary, rotary
+from edgeinfer.nn.sizes import Sizes
+from edgeinfer.nn.tensors import Tensors
+
+LAYERS_OF_27B = 62
+"""Scales queries by its embedding's share of a head (query_pre_attn_scalar = 168); GGUF has no key that says so."""
+
+
+class Block:
+    def __init__(self, spec: AttentionSpec, turn: ops.Rotary, tensors: Tensors, layer: int) -> None:
+        sizes = spec.sizes
+        hidden, eps = sizes.hidden, sizes.eps
+        self.attn_norm = RMSNorm(tensors, "attn_norm", hidden, eps)
+        self.attention = Attention(tensors, spec, turn, layer)
+        self.post_attention_norm = RMSNorm(tensors, "post_attention_norm", hidden, eps)
+        self.ffn_norm = RMSNorm(tensors, "ffn_norm", hidden, eps)
+        self.mlp = GatedMLP(tensors, hidden, sizes.feed_forward, "gelu")
+        self.post_ffw_norm = RMSNorm(tensors, "post_ffw_norm", hidden, eps)
+
+    def __call__(self, x: mx.array, batch: Batch) -> mx.array:
+        """x: (T, hidden) -> (T, hidden)."""
+        x = x + self.post_attention_norm(self.attention(self.attn_norm(x), batch))
+        return x + self.post_ffw_norm(self.mlp(self.ffn_norm(x)))
+
+
+class Model:
+    wide: ClassVar[bool] = True
+
+    def __init__(self, config: Config, tensors: Tensors) -> None:
+        sizes = Sizes.read(config, tensors)
+        self.hidden = sizes.hidden
+        self.softcap = config.read("final_logit_softcapping", float, 0.0, minimum=0)
+        period = config.read("attention.sliding_window_pattern", int, 6, minimum=1)
+        window = config.read("attention.sliding_window", int, minimum=1)
+        near = (_spec(config, sizes, window), plain_rotary(_near_base(config), sizes.head_dim))
+        far = (_spec(config, sizes, 0), rotary(config, tensors, sizes.head_dim))
+        self.kv_shapes: list[KVShape] = [far[0].kv_shape] * sizes.layers
+        self.token_embd = tensors.matrix("token_embd.weight", sizes.vocabulary, sizes.hidden)
+        self.blocks = [
+            Block(*(far if (i + 1) % period == 0 else near), tensors.under(f"blk.{i}."), i) for i in range(sizes.layers)
+        ]
+        self.output_norm = RMSNorm(tensors, "output_norm", sizes.hidden, sizes.eps)
+        self.output = tensors.head("output.weight", self.token_embd, sizes.vocabulary, sizes.hidden)
+
+    def __call__(self, batch: Batch) -> mx.array:
+        """Logits of the wanted rows: (R, V) float32."""
+        x = ops.embed(batch.tokens, self.token_embd) * math.sqrt(self.hidden)
+        for block in self.blocks:
+            x = block(x, batch)
+        logits = ops.linear(self.output_norm(batch.wanted(x)), self.output)
+        return self.softcap * mx.tanh(logits / self.softcap) if self.softcap else logits
+
+
+def _near_base(config: Config) -> float:
+    """The RoPE base of the layers with a window; older files leave it out."""
+    return config.read("rope.freq_base_swa", float, 10000.0, minimum=1)
+
+
+def _spec(config: Config, sizes: Sizes, window: int) -> AttentionSpec:
+    per_head = sizes.hidden / sizes.heads if sizes.layers == LAYERS_OF_27B else sizes.head_dim
+    return AttentionSpec(
+        sizes,
+        scale=per_head**-0.5,
+        window=window,
+        softcap=config.read("attn_logit_softcapping", float, 0.0, minimum=0),
+        qk_norm=True,
+    )
