@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +42,8 @@ class TrackedSequence:
 
     __slots__ = ("closed", "owner", "slot")
 
-    def __init__(self, owner: object, slot: Slot) -> None:
-        self.owner = owner
+    def __init__(self, owner: Any, slot: Slot) -> None:
+        self.owner = owner  # the backend; its ``closed`` says whether it still runs
         self.slot = slot
         self.closed = False
 
@@ -68,6 +69,7 @@ class TrackedSequence:
             raise BadRequest("fork() between a step and its accept(): accept first")
 
     def check_usable(self) -> None:
+        check_running(self.owner.closed)
         if self.closed:
             raise BadRequest("the sequence is closed: open another one")
 

@@ -1,12 +1,13 @@
 """The llama.cpp backend: its C functions behind the seam, through llama-cpp-python's low-level API.
 
-All sequences share one unified KV cache of ``info.context`` cells a sequence, times two where memory is plenty: one
-conversation may fill its context while others, and closed ones kept for their prefix, fill the rest. Keys and values
-are float16, attention is llama.cpp's flash attention where it thinks best.
+All sequences share one unified KV cache: twice ``info.context`` cells and at least 8192 where memory is plenty, so that
+one conversation may fill its context while others, and closed ones kept for their prefix, fill the rest. Keys and
+values are float16; llama.cpp chooses flash attention where it can.
 
 llama.cpp forgets the end of a sequence exactly (``llama_memory_seq_rm``) but for two cases: a recurrent state has no
 past, and a sliding-window layer gives cells away that have left the window. Then the sequence leaves the cache
-altogether and the next step computes its kept tokens anew, in the same decode as the new ones.
+altogether and the next step computes its kept tokens anew, in the same decode as the new ones. The same happens to
+sequences that are not part of a step when the cache is full, after those that are closed.
 """
 
 from __future__ import annotations
@@ -91,11 +92,12 @@ class LlamaCppBackend:
         self._window: int = self._api.llama_model_n_swa(model)
         self._rewinds = not planned.recurrent
         self._outputs = planned.outputs
+        self.cells: int = self._api.llama_n_ctx(context)
         self._batch = _Batch(self._api, _BATCH, planned.sequences)
         self._free = list(range(planned.sequences))[::-1]
         self._open: dict[int, Slot] = {}
         self._kept: OrderedDict[int, Slot] = OrderedDict()  # of closed sequences; the oldest first
-        self._closed = False
+        self.closed = False
 
     @classmethod
     def load(cls, path: Path, context: int = 0, threads: int = 0, gpu_layers: int = -1) -> LlamaCppBackend:
@@ -118,7 +120,7 @@ class LlamaCppBackend:
         return cls(lib, model, handle, info, planned)
 
     def open(self, tokens: Sequence[int] = ()) -> LlamaCppSequence:
-        check_running(self._closed)
+        check_running(self.closed)
         wanted = check_tokens(tokens, self.info.vocab_size)[:-1]
         donor, length = self._longest_prefix(wanted)
         if donor is None:
@@ -133,7 +135,7 @@ class LlamaCppBackend:
 
     def step(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
         """float32 logits (rows, V) for each chunk; one ``llama_decode`` up to 512 tokens, several beyond."""
-        check_running(self._closed)
+        check_running(self.closed)
         if not chunks:
             return []
         tokens = check_chunks(self, self.info, chunks)
@@ -149,8 +151,8 @@ class LlamaCppBackend:
         return np.split(logits, np.cumsum(rows)[:-1])
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self._open.clear()
             self._kept.clear()
             self._api.llama_free(self._context)
@@ -158,21 +160,19 @@ class LlamaCppBackend:
 
     def rewind(self, slot: Slot, length: int) -> None:
         """Keeps the first ``length`` tokens of a sequence in the cache; none where a part cannot be forgotten."""
-        check_running(self._closed)
         slot.stored = length
         if not self._api.llama_memory_seq_rm(self._memory, slot.id, length, -1) or not self._intact(slot, length):
             self._api.llama_memory_seq_rm(self._memory, slot.id, -1, -1)
             slot.stored = 0
 
     def fork(self, slot: Slot) -> LlamaCppSequence:
-        check_running(self._closed)
         copy = Slot(self._new_id(), slot.tokens[:], slot.stored)
         self._api.llama_memory_seq_cp(self._memory, slot.id, copy.id, 0, -1)
         return self._opened(copy)
 
     def release(self, slot: Slot) -> None:
         """A closed sequence stays in the cache for its prefix, unless another one holds the same tokens."""
-        if self._closed:
+        if self.closed:
             return
         del self._open[slot.id]
         if slot.pending is not None:
@@ -251,7 +251,7 @@ class LlamaCppBackend:
             fitting = int(np.searchsorted(row_of, row_of[start] + self._outputs, side="right")) - 1
             stop = min(start + _BATCH, fitting, len(outputs))
             self._batch.fill(*(item[start:stop] for item in batch))
-            self._decode()
+            self._decode(slots)
             if row_of[stop] > row_of[start]:
                 pointer = self._api.llama_get_logits(self._context)
                 shape = (int(row_of[stop] - row_of[start]), logits.shape[1])
@@ -259,21 +259,28 @@ class LlamaCppBackend:
             start = stop
         return logits
 
-    def _decode(self) -> None:
+    def _decode(self, slots: list[Slot]) -> None:
+        """One ``llama_decode`` of the batch, which holds tokens of ``slots``; makes room at the cost of all others."""
         self._log.clear()
-        while (status := self._api.llama_decode(self._context, self._batch.struct)) == _NO_ROOM and self._evict():
-            pass
-        if status == _NO_ROOM:
-            cells = self._api.llama_n_ctx(self._context)
-            held = sum(slot.stored for slot in self._open.values())
-            raise ContextLimit(
-                f"the KV cache of {cells} tokens is full: {len(self._open)} open sequences hold {held}; "
-                "close one, or load with more context",
-                held + self._batch.struct.n_tokens,
-                cells,
-            )
+        while (status := self._api.llama_decode(self._context, self._batch.struct)) == _NO_ROOM:
+            if not self._evict() and not self._preempt(slots):
+                needed = sum(len(slot.tokens) for slot in slots) + self._batch.struct.n_tokens
+                raise ContextLimit(
+                    f"the {len(slots)} sequences of this step need more than the KV cache of {self.cells} tokens; "
+                    "run fewer at once, or load with less context for each",
+                    max(needed, self.cells + 1),
+                    self.cells,
+                )
         if status:
             raise EdgeInferError(f"llama.cpp could not decode (status {status}): {self._log.reason()}")
+
+    def _preempt(self, slots: list[Slot]) -> bool:
+        """Drops the longest of the open sequences that wait; its next step computes it anew. False without one."""
+        waiting = [slot for slot in self._open.values() if slot.stored and slot.pending is None and slot not in slots]
+        if not waiting:
+            return False
+        self.rewind(max(waiting, key=lambda slot: slot.stored), 0)
+        return True
 
 
 class _Batch:

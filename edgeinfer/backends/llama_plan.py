@@ -55,7 +55,6 @@ def fit(context: int, trained: int, per_token: int, available: int) -> tuple[int
     """Tokens a sequence and cells in all.
 
     ``context`` 0 takes what the model was trained for, at most 8192 and what half the ``available`` bytes hold. Cells
-    are twice that, if they fill no more than an eighth of the memory.
     """
     if context > trained:
         raise BadRequest(f"context={context}: the model was trained for {trained} tokens; ask for at most that", "context")
@@ -69,7 +68,8 @@ def fit(context: int, trained: int, per_token: int, available: int) -> tuple[int
             available // 2,
         )
     context = context or min(trained, _DEFAULT_CONTEXT, holds)
-    return context, context * (2 if 2 * context * per_token <= available // 8 else 1)
+    plenty = max(2 * context, _DEFAULT_CONTEXT)
+    return context, max(context, min(plenty, available // 8 // per_token) if per_token else plenty)
 
 
 def kv_bytes_per_token(metadata: Mapping[str, Any]) -> int:
