@@ -5,31 +5,41 @@ package loads neither MLX nor numpy: each name is resolved when it is first used
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgeinfer.errors import EdgeInferError as EdgeInferError
+    from edgeinfer.llm import LLM as LLM
+    from edgeinfer.llm import load as load
+    from edgeinfer.types import Finished as Finished
+    from edgeinfer.types import Message as Message
+    from edgeinfer.types import ReasoningDelta as ReasoningDelta
+    from edgeinfer.types import Reply as Reply
+    from edgeinfer.types import SamplingParams as SamplingParams
+    from edgeinfer.types import TextDelta as TextDelta
+    from edgeinfer.types import Timings as Timings
+    from edgeinfer.types import TokenLogprob as TokenLogprob
+    from edgeinfer.types import Usage as Usage
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "LLM": "edgeinfer.llm",
-    "load": "edgeinfer.llm",
-    "SamplingParams": "edgeinfer.types",
-    "Message": "edgeinfer.types",
-    "Reply": "edgeinfer.types",
-    "TextDelta": "edgeinfer.types",
-    "ReasoningDelta": "edgeinfer.types",
-    "Finished": "edgeinfer.types",
-    "Usage": "edgeinfer.types",
-    "Timings": "edgeinfer.types",
-    "TokenLogprob": "edgeinfer.types",
-    "EdgeInferError": "edgeinfer.errors",
-}
+    "edgeinfer.errors": ("EdgeInferError",),
+    "edgeinfer.llm": ("LLM", "load"),
+    "edgeinfer.types": (
+        "Finished", "Message", "ReasoningDelta", "Reply", "SamplingParams", "TextDelta", "Timings", "TokenLogprob",
+        "Usage",
+    ),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [*_HOMES, "__version__"]
+__all__ = [*_HOME_OF, "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'edgeinfer' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:

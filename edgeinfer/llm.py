@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeGuard
+from typing import Any, Self, TypeAlias
 
 import psutil
+from typing_extensions import TypeIs
 
 from edgeinfer.backends import Choice, choose
 from edgeinfer.backends.base import ModelInfo
@@ -18,6 +19,7 @@ from edgeinfer.errors import BadRequest
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation.context import checked_overflow, fit_messages, fit_tokens
 from edgeinfer.generation.engine import Engine, Stream
+from edgeinfer.generation.reasoning import reasoning_format
 from edgeinfer.generation.request import Request
 from edgeinfer.hub.sources import Progress, resolve
 from edgeinfer.settings import load_settings
@@ -111,7 +113,7 @@ class LLM:
         """``chat`` without blocking the event loop; cancelling the task cancels the request."""
         return await self._awhole(messages, options)
 
-    async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[Event]:
+    async def astream(self, prompt: Prompt, **options: Any) -> AsyncGenerator[Event]:
         """``stream`` without blocking the event loop."""
         request = await asyncio.to_thread(self._request, prompt, options)
         async with aclosing(aiter(self._engine.submit(request))) as events:
@@ -152,7 +154,7 @@ class LLM:
         tools, template_options = options.pop("tools", None), options.pop("template_options", {})
         params = _params(options)
         limits = (self.info.context, params.max_tokens)
-        if _is_messages(prompt):
+        if not isinstance(prompt, str) and _are_messages(prompt):
             encoded, truncated = fit_messages(
                 prompt,
                 lambda messages: self.template.encode(messages, self.tokenizer, tools=tools, **template_options),
@@ -165,8 +167,6 @@ class LLM:
             raise BadRequest("tools and template_options need chat messages, not a raw prompt", "tools")
         if isinstance(prompt, str):
             prompt = self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
-        if not prompt:
-            raise BadRequest("the prompt is empty; give at least one token", "prompt")
         ids, truncated = fit_tokens(prompt, *limits, self.tokenizer.bos_id, overflow)
         return Request(ids, params, truncated)
 
@@ -197,5 +197,5 @@ def _params(options: dict[str, Any]) -> SamplingParams:
     return replace(base, **options)
 
 
-def _is_messages(prompt: Prompt) -> TypeGuard[Sequence[Message]]:
-    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+def _are_messages(prompt: Sequence[int] | Sequence[Message]) -> TypeIs[Sequence[Message]]:
+    return len(prompt) > 0 and isinstance(prompt[0], Mapping)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgeinfer import ops
+from edgeinfer.backends.llama_library import gpu_offload, install_hint, installed, nvidia_present
 from edgeinfer.errors import BackendUnavailable, BadRequest, UnsupportedModel
 from edgeinfer.formats.gguf import GGUFFile
 from edgeinfer.loading import fit
@@ -44,39 +46,24 @@ def choose(gguf: GGUFFile, wanted: str = "auto") -> Choice:
 
     Raises UnsupportedModel or BackendUnavailable when the wanted backend, or with ``auto`` every one, is out.
     """
-    from edgeinfer.backends import llama_cpp
-
     if wanted not in NAMES:
         raise BadRequest(f"backend={wanted!r}: expected one of {', '.join(NAMES)}", "backend")
     if wanted == "llama.cpp":
-        if not llama_cpp.installed():
-            raise BackendUnavailable(f"llama.cpp is not installed; {_how()}", llama_cpp.INSTALL)
+        if not installed():
+            raise BackendUnavailable(f"llama.cpp is not installed; install it with: {install_hint()}", install_hint())
         return Choice("llama.cpp", "asked for")
     obstacle = unsupported(gguf)
     if wanted == "mlx":
         if obstacle:
             raise UnsupportedModel(f"{obstacle}; --backend llama.cpp may run it", gguf.path)
         return Choice("mlx", "asked for")
-    if obstacle is None:
-        obstacle = fit.obstacle(gguf)
-    if not llama_cpp.installed():
-        if obstacle is None:
-            return Choice("mlx", _mlx_reason())
-        raise BackendUnavailable(f"MLX cannot run {gguf.path.name}: {obstacle}; {_how()}", llama_cpp.INSTALL)
-    if obstacle is not None:
+    obstacle = obstacle or fit.obstacle(gguf)
+    if obstacle and not installed():
+        raise BackendUnavailable(
+            f"MLX cannot run this: {obstacle}; llama.cpp may, install it with: {install_hint()}", install_hint()
+        )
+    if obstacle:
         return Choice("llama.cpp", f"not MLX: {obstacle}")
-    if llama_cpp.nvidia_present() and llama_cpp.gpu_offload():
+    if nvidia_present() and gpu_offload():
         return Choice("llama.cpp", "an NVIDIA GPU and a CUDA build are present")
-    return Choice("mlx", _mlx_reason())
-
-
-def _how() -> str:
-    from edgeinfer.backends import llama_cpp
-
-    return f"install it with: {llama_cpp.INSTALL}"
-
-
-def _mlx_reason() -> str:
-    from edgeinfer.ops import device
-
-    return f"MLX runs this architecture on {device()}"
+    return Choice("mlx", f"MLX runs {gguf.metadata['general.architecture']} on {ops.device()}")

@@ -62,16 +62,16 @@ def _version(package: str) -> str:
 
 def _backends() -> dict[str, str]:
     from edgeinfer import ops
-    from edgeinfer.backends import llama_cpp
+    from edgeinfer.backends.llama_library import gpu_offload, install_hint, installed, nvidia_present
 
-    if not llama_cpp.installed():
-        fallback = f"not installed; {llama_cpp.INSTALL}"
-    elif llama_cpp.gpu_offload():
+    if not installed():
+        fallback = f"not installed; {install_hint()}"
+    elif gpu_offload():
         fallback = "installed, with GPU support"
+    elif nvidia_present():
+        fallback = f"installed, CPU only; an NVIDIA GPU is here, use it with: {install_hint()}"
     else:
         fallback = "installed, CPU only"
-        if llama_cpp.nvidia_present():
-            fallback += f"; an NVIDIA GPU is here, use it with: {llama_cpp.INSTALL_CUDA}"
     return {"mlx": f"on {ops.device()}", "llama.cpp": fallback}
 
 

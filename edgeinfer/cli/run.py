@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import stat
 import sys
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
 from edgeinfer.cli.options import model_options, sampling_options
-from edgeinfer.cli.terminal import download_progress, human_bytes, note, read_text
+from edgeinfer.cli.progress import download_progress
+from edgeinfer.cli.terminal import human_bytes, note, read_text
 from edgeinfer.errors import BadRequest
 from edgeinfer.sanitize import sanitize
 from edgeinfer.types import Event, Finished, Message, ReasoningDelta, Reply, ReplyBuilder, SamplingParams, TextDelta
@@ -109,19 +112,34 @@ def _piped(prompt: str | None) -> str:
 
 def _follow(stream: Stream, printer: _Printer | None) -> tuple[Reply, bool]:
     """The reply, shown as it is made, and whether Ctrl-C stopped it: what there is by then is kept."""
-    builder, interrupted = ReplyBuilder(), False
-    while True:
-        try:
-            for event in stream:
-                builder.add(event)
-                if printer:
-                    printer.show(event)
-            return builder.reply(), interrupted
-        except KeyboardInterrupt:
-            if interrupted:
-                raise
-            interrupted = True
-            stream.cancel()
+    builder = ReplyBuilder()
+    with _CtrlC(stream) as ctrl_c:
+        for event in stream:
+            builder.add(event)
+            if printer:
+                printer.show(event)
+    return builder.reply(), ctrl_c.pressed
+
+
+class _CtrlC:
+    """Turns the first Ctrl-C into a cancelled stream, which still ends in order; the second one interrupts."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.pressed = False
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        self._before: Any = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+        self._stream.cancel()
 
 
 class _Printer:

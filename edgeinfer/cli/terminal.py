@@ -1,19 +1,13 @@
-"""What commands share of the terminal: notes on stderr, stdin as text, figures for people, a progress bar."""
+"""What commands share of the terminal: notes on stderr, stdin as text, figures for people."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import click
 
 from edgeinfer.errors import BadInput
 from edgeinfer.sanitize import sanitize
-
-if TYPE_CHECKING:
-    from edgeinfer.hub.sources import Progress
 
 
 def note(text: str) -> None:

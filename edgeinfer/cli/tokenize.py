@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from edgeinfer.cli.terminal import download_progress, read_text
+from edgeinfer.cli.progress import download_progress
+from edgeinfer.cli.terminal import read_text
 from edgeinfer.sanitize import sanitize
 
 
