@@ -74,6 +74,4 @@ def test_a_planted_import_breaks_its_contract(checkout: Path, file: str, line: s
     target.write_text(target.read_text() + f"\n{line}\n")
     result = run_linter(checkout)
     assert result.returncode == 1
-    broken = [text for text in result.stdout.splitlines() if text.endswith("BROKEN")]
-    assert len(broken) == 1
-    assert contract in broken[0]
+    assert any(contract in text for text in result.stdout.splitlines() if text.endswith("BROKEN"))
