@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -28,27 +27,25 @@ class NumberType:
 
     name: str
     code: str
-
-    @property
-    def bytes(self) -> int:
-        return struct.calcsize("<" + self.code)
+    bytes: int
 
 
 NUMBERS = {
-    0: NumberType("u8", "B"),
-    1: NumberType("i8", "b"),
-    2: NumberType("u16", "H"),
-    3: NumberType("i16", "h"),
-    4: NumberType("u32", "I"),
-    5: NumberType("i32", "i"),
-    6: NumberType("f32", "f"),
-    7: NumberType("bool", "?"),
-    10: NumberType("u64", "Q"),
-    11: NumberType("i64", "q"),
-    12: NumberType("f64", "d"),
+    0: NumberType("u8", "B", 1),
+    1: NumberType("i8", "b", 1),
+    2: NumberType("u16", "H", 2),
+    3: NumberType("i16", "h", 2),
+    4: NumberType("u32", "I", 4),
+    5: NumberType("i32", "i", 4),
+    6: NumberType("f32", "f", 4),
+    7: NumberType("bool", "?", 1),
+    10: NumberType("u64", "Q", 8),
+    11: NumberType("i64", "q", 8),
+    12: NumberType("f64", "d", 8),
 }
 _BOOL = 7
-_LENGTH: Callable[[mmap, int], tuple[int]] = struct.Struct("<Q").unpack_from
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
 
 
 def shown(name: str) -> str:
@@ -75,19 +72,20 @@ class Cursor:
             left = self.end - self.at
             raise self.error(field, f"the file ends here: {size} bytes expected, {left} left; download it again")
 
-    def number(self, code: str, field: str) -> int:
-        """The next whole number, of a ``struct`` letter."""
-        layout = "<" + code
-        size = struct.calcsize(layout)
-        self.need(size, field)
-        (value,) = struct.unpack_from(layout, self.data, self.at)
-        self.at += size
-        return int(value)
+    def numbers(self, layout: struct.Struct, field: str) -> tuple[int, ...]:
+        """The next whole numbers of a fixed layout."""
+        self.need(layout.size, field)
+        values = layout.unpack_from(self.data, self.at)
+        self.at += layout.size
+        return values
+
+    def number(self, layout: struct.Struct, field: str) -> int:
+        return self.numbers(layout, field)[0]
 
     def string(self, field: str, limit: int = MAX_STRING) -> str:
         """The next length and that many bytes of UTF-8."""
         start = self.at
-        length = self.number("Q", field)
+        length = self.number(U64, field)
         if length > limit:
             raise self.error(field, f"a length of {length} bytes; the limit is {limit}", start)
         self.need(length, field)
@@ -121,12 +119,12 @@ class Cursor:
         return value
 
     def _array(self, key: str) -> MetadataValue:
-        kind = self.number("I", key)
+        kind = self.number(U32, key)
         if kind == ARRAY:
             raise self.error(key, "an array of arrays; only arrays of numbers or strings are read", self.at - 4)
         if kind != STRING and kind not in NUMBERS:
             raise self.error(key, f"array item type {kind}; GGUF has types 0 to 12", self.at - 4)
-        count = self.number("Q", key)
+        count = self.number(U64, key)
         size = 8 if kind == STRING else NUMBERS[kind].bytes
         left = self.end - self.at
         if count * size > left:
@@ -150,10 +148,11 @@ class Cursor:
     def _strings(self, count: int, key: str) -> list[str]:
         """The slow part of opening a model, so it is one tight loop."""
         data, at, end = self.data, self.at, self.end
+        length_at = U64.unpack_from
         items: list[str] = []
         try:
             for _ in range(count):
-                (length,) = _LENGTH(data, at)
+                (length,) = length_at(data, at)
                 start = at + 8
                 stop = start + length
                 if length > MAX_STRING or stop > end:

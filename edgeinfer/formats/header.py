@@ -8,11 +8,14 @@ damage (booleans are 0 or 1, names are printable, no tensor is empty).
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
+from typing import NamedTuple
 
-from edgeinfer.formats.cursor import MAX_KEY, MAX_STRING, Cursor, MetadataValue
+from edgeinfer.errors import UnsupportedModel
+from edgeinfer.formats.cursor import MAX_KEY, MAX_STRING, U32, U64, Cursor, MetadataValue
 from edgeinfer.formats.foreign import HEAD, not_gguf, unsupported
 from edgeinfer.quant.codec import BY_GGML_ID, Codec
 
@@ -23,14 +26,14 @@ MAX_TENSORS = 65_535
 MAX_METADATA = 256 << 20  # bytes
 MAX_TEMPLATE = 1 << 20  # bytes of a chat template
 MAX_TENSOR_NAME = 64  # bytes
-MAX_DIMENSIONS = 4
 MAX_ELEMENTS = 2**63 - 1
 MAX_ALIGNMENT = 1 << 20
 DEFAULT_ALIGNMENT = 32
 _ALIGNMENT = "general.alignment"
-_U32 = 4
+_U32_TYPE = 4
 _SMALLEST_KEY = 8 + 1 + 4 + 1  # bytes: length, one letter, type, one byte of value
 _SMALLEST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8  # length, one letter, dimensions, one of them, type, offset
+_ROWS = {n: struct.Struct(f"<{n}QiQ") for n in (1, 2, 3, 4)}  # by dimensions: each of them, the type, the offset
 _REMOVED = {
     4: "Q4_2",
     5: "Q4_3",
@@ -94,7 +97,7 @@ def _version(cursor: Cursor) -> int:
             cursor.need(len(MAGIC), "magic")
         raise not_gguf(cursor.path, head)
     cursor.at = len(MAGIC)
-    version = cursor.number("I", "version")
+    version = cursor.number(U32, "version")
     if version in VERSIONS:
         return version
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
@@ -111,7 +114,7 @@ def _version(cursor: Cursor) -> int:
 
 def _count(cursor: Cursor, field: str, limit: int, smallest: int) -> int:
     start = cursor.at
-    count = cursor.number("Q", field)
+    count = cursor.number(U64, field)
     if count > limit:
         raise cursor.error(field, f"{count}; the limit is {limit}", start)
     if count * smallest > cursor.end - cursor.at:
@@ -128,9 +131,9 @@ def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, MetadataValue], dic
         key = cursor.name(f"key {index}", MAX_KEY)
         if key in metadata:
             raise cursor.error(key, f"a duplicate key; it stands at byte {offsets[key]} already", start)
-        kind = cursor.number("I", key)
-        if key == _ALIGNMENT and kind != _U32:
-            raise cursor.error(key, f"value type {kind}; expected {_U32} (u32)", cursor.at - 4)
+        kind = cursor.number(U32, key)
+        if key == _ALIGNMENT and kind != _U32_TYPE:
+            raise cursor.error(key, f"value type {kind}; expected {_U32_TYPE} (u32)", cursor.at - 4)
         limit = MAX_TEMPLATE if key.startswith("tokenizer.chat_template") else MAX_STRING
         metadata[key] = cursor.value(kind, key, limit)
         offsets[key] = start
@@ -141,15 +144,13 @@ def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, MetadataValue], dic
 
 def _alignment(cursor: Cursor, metadata: dict[str, MetadataValue], offsets: dict[str, int]) -> int:
     value = metadata.get(_ALIGNMENT, DEFAULT_ALIGNMENT)
-    assert isinstance(value, int)  # _metadata lets nothing else pass
-    if value.bit_count() != 1 or value > MAX_ALIGNMENT:
+    if not isinstance(value, int) or value.bit_count() != 1 or value > MAX_ALIGNMENT:
         problem = f"an alignment of {value}; expected a power of two up to {MAX_ALIGNMENT}"
         raise cursor.error(_ALIGNMENT, problem, offsets[_ALIGNMENT])
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A line of the tensor table; ``start`` is the byte where it lies, ``offset`` counts from the start of the data."""
 
     name: str
@@ -157,48 +158,38 @@ class _Row:
     shape: tuple[int, ...]
     codec: Codec
     offset: int
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) // self.codec.weights * self.codec.bytes
+    nbytes: int
 
 
 def _tensor_row(cursor: Cursor) -> _Row:
     start = cursor.at
     name = cursor.name("tensor name", MAX_TENSOR_NAME)
-    shape = _shape(cursor, name)
-    codec = _codec(cursor, name)
-    if shape[-1] % codec.weights:
-        problem = f"rows of {shape[-1]} weights; {codec.name} stores {codec.weights} in a block"
-        raise cursor.error(name, problem, start)
-    return _Row(name, start, shape, codec, cursor.number("Q", name))
-
-
-def _shape(cursor: Cursor, name: str) -> tuple[int, ...]:
-    start = cursor.at
-    dimensions = cursor.number("I", name)
-    if not 1 <= dimensions <= MAX_DIMENSIONS:
-        raise cursor.error(name, f"{dimensions} dimensions; expected 1 to {MAX_DIMENSIONS}", start)
-    start = cursor.at
-    shape = tuple(cursor.number("Q", name) for _ in range(dimensions))[::-1]
-    if 0 in shape:
-        raise cursor.error(name, f"a dimension of 0 in {list(shape)}", start)
-    if math.prod(shape) > MAX_ELEMENTS:
-        raise cursor.error(name, f"a shape of {list(shape)}, more than 2^63 - 1 weights", start)
-    return shape
-
-
-def _codec(cursor: Cursor, name: str) -> Codec:
-    start = cursor.at
-    ggml_id = cursor.number("i", name)
+    after_name = cursor.at
+    dimensions = cursor.number(U32, name)
+    if dimensions not in _ROWS:
+        raise cursor.error(name, f"{dimensions} dimensions; expected 1 to {len(_ROWS)}", after_name)
+    *ne, ggml_id, offset = cursor.numbers(_ROWS[dimensions], name)
+    shape = tuple(reversed(ne))
+    weights = math.prod(ne)
+    if weights == 0:
+        raise cursor.error(name, f"a dimension of 0 in {list(shape)}", after_name)
+    if weights > MAX_ELEMENTS:
+        raise cursor.error(name, f"a shape of {list(shape)}, more than 2^63 - 1 weights", after_name)
     codec = BY_GGML_ID.get(ggml_id)
-    if codec is not None:
-        return codec
+    if codec is None:
+        raise _unknown_type(cursor, name, ggml_id)
+    if ne[0] % codec.weights:
+        problem = f"rows of {ne[0]} weights; {codec.name} stores {codec.weights} in a block"
+        raise cursor.error(name, problem, after_name)
+    return _Row(name, start, shape, codec, offset, weights // codec.weights * codec.bytes)
+
+
+def _unknown_type(cursor: Cursor, name: str, ggml_id: int) -> UnsupportedModel:
     if ggml_id in _REMOVED:
         problem = f"tensor type {ggml_id} ({_REMOVED[ggml_id]}), removed from ggml; quantize the original model again"
     else:
         problem = f"tensor type {ggml_id}, unknown to this edgeinfer; known are {min(BY_GGML_ID)} to {max(BY_GGML_ID)}"
-    raise unsupported(cursor.path, name, start, problem, ggml_id)
+    return unsupported(cursor.path, name, cursor.at - 12, problem, ggml_id)
 
 
 def _placed(cursor: Cursor, rows: list[_Row], alignment: int, shard: int) -> tuple[tuple[TensorInfo, ...], int]:
