@@ -37,6 +37,9 @@ class ControlTexts:
         """Plain text and the ids of control tokens, in order."""
         return self._partition.split(text)
 
+    def is_control(self, index: int) -> bool:
+        return index in self._texts
+
     def found(self, text: str) -> list[str]:
         """The control texts in ``text``, in order."""
         return [self._texts[piece] for piece in self.split(text) if isinstance(piece, int)]
@@ -72,13 +75,14 @@ class Mask:
             text, lambda plain: plain.translate(self._safe), lambda control: control.translate(self._all)
         )
 
-    def segments(self, rendered: str) -> Segments:
-        """Cuts a rendered text at the control tokens that hold nothing masked, and unmasks the rest."""
+    def segments(self, rendered: str, split: Callable[[str], Sequence[str | int]]) -> Segments:
+        """Cuts a rendered text at the special tokens that hold nothing masked, and unmasks the rest."""
         rendered = _ESCAPED.sub(self._unescaped, rendered)
-        pieces = self._controls.split(rendered)
+        pieces = split(rendered)
         return Segments(
             text=rendered.translate(self._inverse),
             parts=tuple(piece if isinstance(piece, int) else piece.translate(self._inverse) for piece in pieces),
+            controls=tuple(piece for piece in pieces if isinstance(piece, int) and self._controls.is_control(piece)),
         )
 
     def _unescaped(self, match: re.Match[str]) -> str:
@@ -88,14 +92,11 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """A rendered text and the same text in parts: control tokens as ids, everything else as strings."""
+    """A rendered text, the same text with its special tokens as ids, and those of them that are control tokens."""
 
     text: str
     parts: tuple[str | int, ...]
-
-    @property
-    def controls(self) -> tuple[int, ...]:
-        return tuple(part for part in self.parts if isinstance(part, int))
+    controls: tuple[int, ...]
 
 
 def _is_structure(character: str) -> bool:

@@ -38,8 +38,8 @@ BUILT_IN = {
 """Templates that any model can be given, but only by name: a guessed template answers badly and says nothing."""
 
 _SHOWN = 3  # look-alikes named in a warning, and messages warned of
-_WORD = re.compile(r"\w+")
 _CONSTANT = re.compile(r"""(['"])(\w+)\1""")
+_ATTRIBUTE = re.compile(r"\.\s*(\w+)")
 
 
 class ChatTokenizer(Protocol):
@@ -51,7 +51,11 @@ class ChatTokenizer(Protocol):
     def bos_id(self) -> int | None: ...
     @property
     def add_bos(self) -> bool: ...
-    def encode_parts(self, parts: Sequence[str | int]) -> list[int]: ...
+    def split(self, text: str) -> Sequence[str | int]:
+        """Plain text and the ids of special tokens, in order."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text that follows a special token or begins the prompt; never a control token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +161,13 @@ class ChatTemplate:
         strict = _strictly_masked(inputs, mask, source)
         scopes = [self._scope(light, add_generation_prompt), self._scope(strict, add_generation_prompt)]
         rendered = [result.unwrap() for result in self._sandbox.render(source, scopes, self._name)]
-        found = [mask.segments(text) for text in rendered]
+        found = [mask.segments(text, tokenizer.split) for text in rendered]
         warnings = list(_lookalike_warnings(inputs, controls))
         chosen = agreed(*found)
         if chosen is None:
             chosen = found[1]
             warnings.append(f"{self._name}: it makes control tokens out of message text; they were kept out")
-        return Encoded(tokenizer.encode_parts(_with_bos(chosen, tokenizer)), chosen.text, tuple(warnings))
+        return Encoded(list(_ids(chosen, tokenizer)), chosen.text, tuple(warnings))
 
     def drops(self) -> tuple[str, ...]:
         """Warnings about a template that leaves out the system message or what the user said last.
@@ -216,15 +220,15 @@ def _inputs(messages: object, tools: object, documents: object, variables: Mappi
 
 
 def _strictly_masked(inputs: Mapping[str, Any], mask: Mask, source: str) -> dict[str, Any]:
-    """All text masked, but for what templates decide by: roles, options, and words that they name themselves."""
-    words = set(_WORD.findall(source))
+    """All text masked, but for what templates decide by: roles, options, and the words and keys that they name."""
     constants = {match[2] for match in _CONSTANT.finditer(source)}
+    keys = constants.union(_ATTRIBUTE.findall(source))
 
     def text(value: str) -> str:
         return mask.lookalikes(value) if value in constants else mask.everything(value)
 
     def key(name: str) -> str:
-        return mask.lookalikes(name) if name in words else mask.everything(name)
+        return mask.lookalikes(name) if name in keys else mask.everything(name)
 
     result = {name: masked(value, mask.lookalikes, mask.lookalikes) for name, value in inputs.items()}
     for name in ("tools", "documents"):
@@ -235,11 +239,15 @@ def _strictly_masked(inputs: Mapping[str, Any], mask: Mask, source: str) -> dict
     return result
 
 
-def _with_bos(segments: Segments, tokenizer: ChatTokenizer) -> Sequence[str | int]:
+def _ids(segments: Segments, tokenizer: ChatTokenizer) -> Iterator[int]:
     bos = tokenizer.bos_id
-    if not tokenizer.add_bos or bos is None or segments.parts[:1] == (bos,):
-        return segments.parts
-    return (bos, *segments.parts)
+    if tokenizer.add_bos and bos is not None and segments.parts[:1] != (bos,):
+        yield bos
+    for part in segments.parts:
+        if isinstance(part, int):
+            yield part
+        else:
+            yield from tokenizer.encode(part)
 
 
 def _lookalike_warnings(inputs: Mapping[str, Any], controls: ControlTexts) -> Iterator[str]:
