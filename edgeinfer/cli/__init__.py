@@ -51,6 +51,14 @@ class Commands(click.Group):
             ctx.fail(f"no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Whoever read our output has gone. Point stdout at nothing, or the interpreter complains while it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -76,12 +84,14 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    debug = "--debug" in arguments[:1]
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug = "--debug" in options
+    if debug:  # it may stand anywhere, like an afterthought
+        arguments = ["--debug", *(word for word in options if word != "--debug"), *arguments[len(options) :]]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a C locale shows what it can
     try:
         code = edgeinfer.main(args=arguments, prog_name="edgeinfer", standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -95,10 +105,6 @@ def _run(arguments: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone. Point stdout at nothing, or the interpreter complains while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:  # the one guard: a fault of ours is reported as one, never as a wall of text
         if debug:
             raise

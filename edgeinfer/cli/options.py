@@ -61,7 +61,8 @@ def sampling_options(function: Function) -> Function:
     @functools.wraps(function)
     def with_params(**values: Any) -> Any:
         given = {name: values.pop(name) for name in SamplingParams.names() if name in values}
-        given = {name: value for name, value in given.items() if value not in (None, (), False)}
+        given = {name: value for name, value in given.items() if value is not None and value is not False}
+        given = {name: value for name, value in given.items() if value != ()}
         given["logit_bias"] = dict(given.get("logit_bias", ()))
         return function(params=SamplingParams(**given), **values)
 
