@@ -12,6 +12,8 @@ from edgeinfer.nn.tensors import Tensors
 from edgeinfer.ops import Rotary
 
 SCALINGS = ("none", "linear", "yarn")
+YARN = {"yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0, "yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0}
+"""Published values; llama.cpp keeps to them for these architectures whatever the file says."""
 
 
 def rotary(config: Config, tensors: Tensors, head_dim: int, *, interleaved: bool = False) -> Rotary:
@@ -19,22 +21,24 @@ def rotary(config: Config, tensors: Tensors, head_dim: int, *, interleaved: bool
 
     Raises UnsupportedModel for a scaling other than those of ``SCALINGS``.
     """
-    base = config.read("rope.freq_base", float, 10000.0)
-    dims = config.read("rope.dimension_count", int, head_dim)
-    if dims % 2 or dims > head_dim:
-        raise config.error("rope.dimension_count", f"{dims}; expected an even number up to {head_dim}")
-    frequencies = base_frequencies(base, dims)
+    base = config.read("rope.freq_base", float, 10000.0, minimum=2)
+    config.expect("rope.dimension_count", head_dim, None)
+    frequencies = base_frequencies(base, head_dim)
     if "rope_freqs.weight" in tensors:
-        frequencies /= np.asarray(tensors.vector("rope_freqs.weight", dims // 2), np.float64)
+        frequencies /= np.asarray(tensors.vector("rope_freqs.weight", head_dim // 2), np.float64)
     config.expect("rope.scaling.type", *SCALINGS, None)
     kind = config.read("rope.scaling.type", str, "linear")
-    factor = config.read("rope.scaling.factor", float, config.read("rope.scale_linear", float, 1.0)) or 1.0
-    magnitude = config.read("rope.scaling.attn_factor", float, 1.0)
+    original = config.read("rope.scaling.original_context_length", int, config.read("context_length", int), minimum=1)
+    older = config.read("rope.scale_linear", float, 1.0, minimum=0)
+    factor = config.read("rope.scaling.factor", float, older, minimum=0) or 1.0
+    magnitude = config.read("rope.scaling.attn_factor", float, 1.0, minimum=0)
     if kind == "linear":
         frequencies /= factor
     elif kind == "yarn":
-        frequencies = _yarn(config, frequencies, base, factor)
-        magnitude *= config.read("rope.scaling.yarn_attn_factor", float, 1.0) * (1 + 0.1 * math.log(max(factor, 1)))
+        for key, only in YARN.items():
+            config.expect(f"rope.scaling.{key}", only, None)
+        frequencies = _yarn(frequencies, base, factor, original)
+        magnitude *= 1 + 0.1 * math.log(max(factor, 1))
     return Rotary(frequencies, interleaved, magnitude)
 
 
@@ -48,18 +52,15 @@ def base_frequencies(base: float, dims: int) -> NDArray[np.float64]:
     return np.float64(base) ** (-np.arange(0, dims, 2) / dims)
 
 
-def _yarn(config: Config, frequencies: NDArray[np.float64], base: float, factor: float) -> NDArray[np.float64]:
+def _yarn(frequencies: NDArray[np.float64], base: float, factor: float, original: int) -> NDArray[np.float64]:
     """Slow pairs are slowed by ``factor``, quick ones kept, with a ramp between (Peng et al., 2023, section 3.2)."""
     pairs = len(frequencies)
-    original = config.read("rope.scaling.original_context_length", int, config.read("context_length", int), minimum=1)
-    mix = config.read("rope.scaling.yarn_ext_factor", float, 1.0)
 
     def pair_of(turns: float) -> float:
         """The pair that makes so many turns over the original context."""
         return pairs * math.log(original / (turns * 2 * math.pi)) / math.log(base)
 
-    first = max(0, math.floor(pair_of(config.read("rope.scaling.yarn_beta_fast", float, 32.0))))
-    last = min(2 * pairs - 1, math.ceil(pair_of(config.read("rope.scaling.yarn_beta_slow", float, 1.0))))
+    first = max(0, math.floor(pair_of(YARN["yarn_beta_fast"])))
+    last = min(2 * pairs - 1, math.ceil(pair_of(YARN["yarn_beta_slow"])))
     ramp = np.clip((np.arange(pairs) - first) / max(0.001, last - first), 0, 1)
-    kept = mix * (1 - ramp)
-    return frequencies * kept + frequencies / factor * (1 - kept)
+    return frequencies * (1 - ramp) + frequencies / factor * ramp

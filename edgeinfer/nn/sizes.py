@@ -29,6 +29,8 @@ class Sizes:
         if heads % kv_heads:
             raise config.error("attention.head_count_kv", f"{kv_heads}; expected a divisor of the {heads} heads")
         head_dim = config.read("attention.key_length", int, hidden // heads)
+        if head_dim % 2:
+            raise config.error("attention.key_length", f"{head_dim} channels a head; expected an even number")
         config.expect("attention.value_length", head_dim, None)
         vocabulary = tensors.rows("token_embd.weight")
         config.expect("vocab_size", vocabulary, None)

@@ -59,8 +59,9 @@ class Tensors:
             found = list(info.shape)
             raise UnsupportedModel(f"{path.name}: {full} has shape {found}; expected {list(shape)}", path, full, found)
         if not info.codec.decodable:
+            elsewhere = "llama.cpp has one" if info.codec.weights > 1 else "nor has llama.cpp"
             raise UnsupportedModel(
-                f"{path.name}: {full} is stored as {info.codec.name}, which MLX has no decoder for here",
+                f"{path.name}: {full} is stored as {info.codec.name}, which has no decoder here; {elsewhere}",
                 path,
                 full,
                 info.codec.name,
