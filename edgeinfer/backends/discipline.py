@@ -95,10 +95,9 @@ def check_chunks(owner: object, info: ModelInfo, chunks: Sequence[Chunk]) -> lis
             raise BadRequest("a chunk without tokens: expected at least one", "tokens")
         needed = state.length + len(tokens)
         if needed > info.context:
+            advice = "shorten the prompt or load with more context"
             raise ContextLimit(
-                f"{needed} tokens do not fit the context of {info.context}; shorten the prompt or load with more context",
-                needed,
-                info.context,
+                f"{needed} tokens do not fit the context of {info.context}; {advice}", needed, info.context
             )
         checked.append(tokens)
     return checked

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -26,11 +25,13 @@ from numpy.typing import NDArray
 
 from edgeinfer.backends.base import Chunk, ModelInfo
 from edgeinfer.backends.discipline import Slot, TrackedSequence, check_chunks, check_running, check_tokens
+from edgeinfer.backends.llama_batch import Batch, Ragged
 from edgeinfer.backends.llama_library import (
     INSTALL,
     INSTALL_CUDA,
     Library,
     gpu_offload,
+    hand_back_memory,
     install_hint,
     installed,
     library,
@@ -93,7 +94,8 @@ class LlamaCppBackend:
         self._rewinds = not planned.recurrent
         self._outputs = planned.outputs
         self.cells: int = self._api.llama_n_ctx(context)
-        self._batch = _Batch(self._api, _BATCH, planned.sequences)
+        self._batch_size: int = self._api.llama_n_batch(context)  # a small cache makes it smaller
+        self._batch = Batch(self._api, self._batch_size, planned.sequences)
         self._free = list(range(planned.sequences))[::-1]
         self._open: dict[int, Slot] = {}
         self._kept: OrderedDict[int, Slot] = OrderedDict()  # of closed sequences; the oldest first
@@ -127,7 +129,7 @@ class LlamaCppBackend:
             return self._opened(Slot(self._new_id(), array("i"), 0))
         if donor.id in self._kept:
             self._kept.move_to_end(donor.id)
-            if length == donor.stored or not self._free and len(self._kept) == 1:
+            if length == donor.stored or (not self._free and len(self._kept) == 1):
                 return self._adopted(self._kept.pop(donor.id), length)
         slot = Slot(self._new_id(), donor.tokens[:length], length)
         self._api.llama_memory_seq_cp(self._memory, donor.id, slot.id, 0, length)
@@ -157,6 +159,7 @@ class LlamaCppBackend:
             self._kept.clear()
             self._api.llama_free(self._context)
             self._api.llama_model_free(self._model)
+            hand_back_memory()
 
     def rewind(self, slot: Slot, length: int) -> None:
         """Keeps the first ``length`` tokens of a sequence in the cache; none where a part cannot be forgotten."""
@@ -180,12 +183,15 @@ class LlamaCppBackend:
             self.rewind(slot, slot.stored)
         del slot.tokens[slot.stored :]
         tokens = np.array(slot.tokens, np.int32)
-        others = [*self._open.values(), *self._kept.values()] if self._rewinds else []
-        if not len(tokens) or any(other.shared(tokens) == len(tokens) for other in others):
+        if not len(tokens):
             self._discard(slot)
             return
-        for other in [kept for kept in self._kept.values() if self._rewinds and kept.shared(tokens) == kept.stored]:
-            self._discard(self._kept.pop(other.id))
+        if self._rewinds:
+            if any(other.shared(tokens) == len(tokens) for other in (*self._open.values(), *self._kept.values())):
+                self._discard(slot)
+                return
+            for other in [kept for kept in self._kept.values() if kept.shared(tokens) == kept.stored]:
+                self._discard(self._kept.pop(other.id))
         self._kept[slot.id] = slot
 
     def _longest_prefix(self, wanted: NDArray[np.int32]) -> tuple[Slot | None, int]:
@@ -230,33 +236,16 @@ class LlamaCppBackend:
         self._api.llama_memory_seq_rm(self._memory, slot.id, -1, -1)
         self._free.append(slot.id)
 
-    def _forward(
-        self, slots: list[Slot], tokens: list[NDArray[np.int32]], rows: list[int]
-    ) -> NDArray[np.float32]:
-        """Decodes each sequence's tokens that are not in the cache yet, then its new ones; logits (sum of rows, V)."""
-        inputs, positions, wanted = [], [], []
-        for slot, new, count in zip(slots, tokens, rows, strict=True):
-            missing = np.array(slot.tokens[slot.stored :], np.int32)
-            length = len(missing) + len(new)
-            inputs += [missing, new]
-            positions.append(np.arange(slot.stored, slot.stored + length, dtype=np.int32))
-            wanted.append(np.arange(length) >= length - count)
-        ids = np.repeat([slot.id for slot in slots], [len(item) for item in positions])
-        outputs = np.concatenate(wanted)
-        row_of = np.concatenate([[0], np.cumsum(outputs)])
-        batch = (np.concatenate(inputs), np.concatenate(positions), ids, outputs)
-        logits = np.empty((int(row_of[-1]), self.info.vocab_size), np.float32)
-        start = 0
-        while start < len(outputs):
-            fitting = int(np.searchsorted(row_of, row_of[start] + self._outputs, side="right")) - 1
-            stop = min(start + _BATCH, fitting, len(outputs))
-            self._batch.fill(*(item[start:stop] for item in batch))
+    def _forward(self, slots: list[Slot], new: list[NDArray[np.int32]], rows: list[int]) -> NDArray[np.float32]:
+        """Logits (sum of rows, V) of the new tokens, after those that the cache has lost."""
+        step = Ragged(slots, new, rows)
+        logits = np.empty((step.rows, self.info.vocab_size), np.float32)
+        for piece, made in step.pieces(self._batch_size, self._outputs):
+            self._batch.fill(step, piece)
             self._decode(slots)
-            if row_of[stop] > row_of[start]:
+            if made.stop > made.start:
                 pointer = self._api.llama_get_logits(self._context)
-                shape = (int(row_of[stop] - row_of[start]), logits.shape[1])
-                logits[row_of[start] : row_of[stop]] = np.ctypeslib.as_array(pointer, shape)
-            start = stop
+                logits[made] = np.ctypeslib.as_array(pointer, (made.stop - made.start, self.info.vocab_size))
         return logits
 
     def _decode(self, slots: list[Slot]) -> None:
@@ -264,7 +253,7 @@ class LlamaCppBackend:
         self._log.clear()
         while (status := self._api.llama_decode(self._context, self._batch.struct)) == _NO_ROOM:
             if not self._evict() and not self._preempt(slots):
-                needed = sum(len(slot.tokens) for slot in slots) + self._batch.struct.n_tokens
+                needed = sum(len(slot.tokens) for slot in slots) + len(self._batch)
                 raise ContextLimit(
                     f"the {len(slots)} sequences of this step need more than the KV cache of {self.cells} tokens; "
                     "run fewer at once, or load with less context for each",
@@ -281,39 +270,6 @@ class LlamaCppBackend:
             return False
         self.rewind(max(waiting, key=lambda slot: slot.stored), 0)
         return True
-
-
-class _Batch:
-    """A ``llama_batch`` over numpy arrays that are filled again for every decode."""
-
-    def __init__(self, api: Any, capacity: int, sequences: int) -> None:
-        self._token = np.zeros(capacity, np.int32)
-        self._position = np.zeros(capacity, np.int32)
-        self._one = np.ones(capacity, np.int32)
-        self._wanted = np.zeros(capacity, np.int8)
-        self._ids = np.arange(sequences, dtype=np.int32)
-        self._addresses = self._ids.ctypes.data + 4 * np.arange(sequences, dtype=np.uintp)
-        self._sequence = np.zeros(capacity, np.uintp)  # int32 **: a token's list of sequences lies in _ids
-        types = dict(api.llama_batch._fields_)
-        self.struct = api.llama_batch(
-            n_tokens=0,
-            token=self._token.ctypes.data_as(types["token"]),
-            embd=None,
-            pos=self._position.ctypes.data_as(types["pos"]),
-            n_seq_id=self._one.ctypes.data_as(types["n_seq_id"]),
-            seq_id=self._sequence.ctypes.data_as(types["seq_id"]),
-            logits=self._wanted.ctypes.data_as(types["logits"]),
-        )
-
-    def fill(
-        self, tokens: NDArray[np.int32], positions: NDArray[np.int32], ids: NDArray[Any], wanted: NDArray[np.bool_]
-    ) -> None:
-        count = len(tokens)
-        self._token[:count] = tokens
-        self._position[:count] = positions
-        self._sequence[:count] = self._addresses[ids]
-        self._wanted[:count] = wanted
-        self.struct.n_tokens = count
 
 
 def _load_model(lib: Library, path: Path, first: Path, gpu_layers: int) -> int:

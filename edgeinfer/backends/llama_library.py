@@ -6,11 +6,13 @@ it goes to Python's logging, and what it said last becomes the reason in an exce
 
 from __future__ import annotations
 
+import ctypes
 import ctypes.util
 import importlib.util
 import logging
 import re
 import shutil
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,12 +110,20 @@ def library() -> Library:
         api = import_module("llama_cpp")
     except (ImportError, OSError, RuntimeError) as error:
         reason = sanitize(str(error), single_line=True)
-        raise BackendUnavailable(f"llama-cpp-python does not load ({reason}); reinstall it: {INSTALL}", INSTALL) from None
+        raise BackendUnavailable(
+            f"llama-cpp-python does not load ({reason}); reinstall it: {INSTALL}", INSTALL
+        ) from None
     log = Log()
     callback = api.llama_log_callback(log.write)
     api.llama_log_set(callback, None)
     api.llama_backend_init()
     return Library(api, log, callback)
+
+
+def hand_back_memory() -> None:
+    """Returns freed memory to the system: glibc keeps what lies between blocks that are still in use."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
 
 
 _FAILURES: tuple[tuple[str, Callable[[Path, str, str], EdgeInferError]], ...] = (
@@ -132,9 +142,12 @@ _FAILURES: tuple[tuple[str, Callable[[Path, str, str], EdgeInferError]], ...] = 
             f"{path.name}: llama.cpp does not know the pre-tokenizer {name!r}", path, "tokenizer.ggml.pre", name
         ),
     ),
-    (r"unknown tokenizer: '(.*)'", lambda path, name, _: UnsupportedModel(
+    (
+        r"unknown tokenizer: '(.*)'",
+        lambda path, name, _: UnsupportedModel(
             f"{path.name}: llama.cpp does not know the tokenizer {name!r}", path, "tokenizer.ggml.model", name
-        )),
+        ),
+    ),
     (r"tensor '(.*?)'", lambda path, name, reason: CorruptFile(path, name, None, reason)),
     (r"key not found in model: (\S+)", lambda path, name, reason: CorruptFile(path, name, None, reason)),
     (r"key (\S+) has wrong", lambda path, name, reason: CorruptFile(path, name, None, reason)),

@@ -57,7 +57,9 @@ def fit(context: int, trained: int, per_token: int, available: int) -> tuple[int
     ``context`` 0 takes what the model was trained for, at most 8192 and what half the ``available`` bytes hold. Cells
     """
     if context > trained:
-        raise BadRequest(f"context={context}: the model was trained for {trained} tokens; ask for at most that", "context")
+        raise BadRequest(
+            f"context={context}: the model was trained for {trained} tokens; ask for at most that", "context"
+        )
     holds = available // 2 // per_token if per_token else trained
     needed = context or min(trained, _SMALLEST_CONTEXT)
     if needed > holds:

@@ -32,6 +32,7 @@ CONTEXT = 128  # tokens: four windows of the tiny gemma3
 SERIES = range(12)
 OPERATIONS = 40
 
+
 @dataclass(frozen=True)
 class Kind:
     """One row of what the contract is run on."""
@@ -41,7 +42,8 @@ class Kind:
     model: str
     tolerance: float
     together: int = 6  # sequences in a step
-    rewinds: bool = True
+    sizes: tuple[int, ...] = (1, 1, 2, 3, 5, 17)  # of a chunk
+    rewinds: bool = True  # a recurrent state does not; tests/backends/test_llama_cpp.py has a rule of its own
 
 
 @dataclass
@@ -119,11 +121,12 @@ class Subject:
 
     def step(self, draw: random.Random) -> None:
         chosen = draw.sample(self.live, draw.randint(1, min(len(self.live), self.kind.together)))
-        sizes = [draw.choice([1, 1, 2, 3, 5, 17]) for _ in chosen]
+        sizes = [draw.choice(self.kind.sizes) for _ in chosen]
         news = [self.tokens(draw, size) for size in sizes]
         rows = [draw.choice(["none", "last", "all"]) for _ in chosen]
         chunks = [Chunk(live.state, new, row) for live, new, row in zip(chosen, news, rows, strict=True)]
-        self.log.append(f"step({[(self.live.index(live), *item) for live, *item in zip(chosen, sizes, rows)]})")
+        plan = zip(map(self.live.index, chosen), sizes, rows, strict=True)
+        self.log.append(f"step({list(plan)})")
         if any(len(live.tokens) + size > CONTEXT for live, size in zip(chosen, sizes, strict=True)):
             with pytest.raises(ContextLimit):
                 self.backend.step(chunks)
@@ -200,14 +203,20 @@ KINDS = (
     Kind("llama.cpp exact llama", load_exact, "llama", 2e-5),
     Kind("llama.cpp exact gemma3", load_exact, "gemma3", 3e-3),
     Kind("llama.cpp exact mamba", load_exact, "mamba", 2e-5, rewinds=False),
-    Kind("llama.cpp crowded llama", load_crowded, "llama", 2e-5, together=2),
-    Kind("llama.cpp crowded gemma3", load_crowded, "gemma3", 3e-3, together=2),
+    Kind("llama.cpp crowded llama", load_crowded, "llama", 2e-5, 2, (1, 9, 40)),
+    Kind("llama.cpp crowded gemma3", load_crowded, "gemma3", 3e-3, 2, (1, 9, 40)),
     Kind("llama.cpp llama", load_llama_cpp, "llama", 5e-2),
     Kind("llama.cpp gemma3", load_llama_cpp, "gemma3", 5e-2),
     Kind("mlx llama", load_mlx, "llama", 2e-3),
     Kind("mlx gemma3", load_mlx, "gemma3", 2e-3),
 )
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name.replace(" ", "-"), scope="module")
+
+
+def _name(kind: Kind) -> str:
+    return kind.name.replace(" ", "-")
+
+
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=_name, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +241,8 @@ def test_any_series_of_operations_gives_the_logits_of_a_cold_run(subject: Subjec
     replace(subject, log=[], live=[], closed=[]).run(seed)
 
 
-@each_kind
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.rewinds], ids=_name, scope="module")
 def test_a_stored_prefix_is_found_and_the_last_token_is_left(subject: Subject) -> None:
-    if not subject.kind.rewinds:
-        pytest.skip("a recurrent state has no past; tests/backends/test_llama_cpp.py has its own rule")
     backend = subject.backend
     prompt = [5, 9, 31, 40, 41, 7, 30, 12]
     first = backend.open()
@@ -363,5 +370,18 @@ def test_a_broken_backend_fails_the_contract(
     with closing(kind.load(path)) as cold, closing(kind.load(path)) as backend:
         monkeypatch.setattr(f"{sequence.__module__}.{sequence.__name__}", broken)
         with pytest.raises((AssertionError, EdgeInferError)):
-            for seed in SERIES:
-                Subject(backend, cold, kind).run(seed)
+            run_all(Subject(backend, cold, kind))
+
+
+def test_trusting_a_sliding_window_to_keep_its_past_fails_the_contract(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LlamaCppBackend, "_intact", lambda *_: True)
+    path = folder / "gemma3.gguf"
+    with closing(load_crowded(path)) as backend, closing(load_crowded(path)) as cold, pytest.raises(AssertionError):
+        run_all(Subject(backend, cold, next(kind for kind in KINDS if kind.name == "llama.cpp crowded gemma3")))
+
+
+def run_all(subject: Subject) -> None:
+    for seed in SERIES:
+        subject.run(seed)
