@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def not_finite(position: int) -> EdgeInferError:
 
 
 def _with_logprobs(row: npt.NDArray[np.float32], token: int, count: int) -> Choice:
-    exact = row.astype(np.float64) - row.max()
-    logprobs = exact - np.log(np.exp(exact).sum())
-    best = sampling.top_k(np, row, count)[1].tolist() if count else []
-    return Choice(token, float(logprobs[token]), tuple((int(id_), float(logprobs[id_])) for id_ in best))
+    best = row.max()
+    total = float(best) + math.log(np.exp(row - best).sum(dtype=np.float64))
+    ids = sampling.top_k(np, row, count)[1].tolist() if count else []
+    return Choice(token, float(row[token]) - total, tuple((id_, float(row[id_]) - total) for id_ in ids))

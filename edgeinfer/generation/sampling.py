@@ -19,6 +19,7 @@ Array: TypeAlias = Any
 
 _MASK = 2**64 - 1
 _LARGEST_UNIFORM = 1 - 2**-23  # the largest u for which u * total < total in float32
+_LEAST = 1e-30  # a probability that dropped tokens do not reach
 _BLOCK = 64
 
 
@@ -91,7 +92,7 @@ def typical_p(xp: Any, logits: Array, p: float) -> Array:
 
 def top_p(xp: Any, logits: Array, p: float) -> Array:
     """Keeps the fewest best tokens with mass ``p`` or more (Holtzman et al. 2020). ``logits``: best first."""
-    kept = _mass_before(xp, softmax(xp, logits)) < max(p, 1e-30)
+    kept = _mass_before(xp, softmax(xp, logits)) < max(p, _LEAST)
     return xp.where(kept, logits, -math.inf)
 
 
@@ -103,7 +104,7 @@ def min_p(xp: Any, logits: Array, p: float) -> Array:
 def xtc(xp: Any, logits: Array, threshold: float) -> Array:
     """Of the tokens with probability ``threshold`` or more keeps the least likely alone. ``logits``: best first."""
     places = xp.arange(logits.shape[0])
-    last = xp.max(xp.where(softmax(xp, logits) >= threshold, places, 0))
+    last = xp.max(xp.where(softmax(xp, logits) >= max(threshold, _LEAST), places, 0))
     return xp.where(places >= last, logits, -math.inf)
 
 

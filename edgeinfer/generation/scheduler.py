@@ -97,7 +97,7 @@ class Scheduler:
             with _contained(run):
                 params = run.request.params
                 sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params))
-                writer = Writer(Detokenizer(self._tokenizer), params.stop, run.request.reasoning)
+                writer = Writer(Detokenizer(self._tokenizer, continues=True), params.stop, run.request.reasoning)
                 run.open(self.backend, sampler, writer)
                 self._open.append(run)
 

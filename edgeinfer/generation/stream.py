@@ -116,7 +116,8 @@ class Stream:
                     yield item
                 elif not self._done:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(arrived.wait(), _PATIENCE)
+                        async with asyncio.timeout(_PATIENCE):
+                            await arrived.wait()
         finally:
             self.close()
 
