@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import httpx2
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def plan(repo: str, selector: str, revision: str, name: str, source: str, patience: Patience) -> Plan:
     """What to fetch from a repository. ``selector`` is a quantization, a file or empty; ``name`` may be empty."""
-    from huggingface_hub import get_token, hf_hub_url
+    from huggingface_hub import get_token
 
     info = _model_info(repo, revision, patience)
     files = {sibling.rfilename: sibling for sibling in info.siblings or ()}
@@ -30,7 +31,7 @@ def plan(repo: str, selector: str, revision: str, name: str, source: str, patien
         large = files[path].lfs
         downloads.append(
             Remote(
-                url=hf_hub_url(repo, path, revision=commit, endpoint=_endpoint()),
+                url=f"{_endpoint()}/{repo}/resolve/{quote(commit, safe='')}/{quote(path)}",
                 file=plain_file(path),
                 size=files[path].size,
                 sha256=large.sha256 if large else "",

@@ -66,9 +66,11 @@ def cached(repo: str, selector: str, revision: str, roots: list[Path]) -> LocalM
     """The model of an ``hf:`` source in the Hugging Face cache, if it is there without a doubt."""
     for root in roots:
         home = root / f"models--{repo.replace('/', '--')}"
-        for snapshot in _snapshots(home):
-            if revision and revision != snapshot.name and _reference(home, revision) != snapshot.name:
-                continue
+        snapshots = _snapshots(home)
+        if revision:
+            wanted = (revision, _reference(home, revision))
+            snapshots = [snapshot for snapshot in snapshots if snapshot.name in wanted]
+        for snapshot in snapshots[:1]:
             found = [one for one in _variants_of(snapshot, _walk(snapshot)) if not one.missing]
             with suppress(ModelError):
                 if found and (selector or len(found) == 1):

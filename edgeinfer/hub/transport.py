@@ -41,7 +41,10 @@ class TryAgain(Exception):
 def new_client(patience: Patience) -> httpx2.Client:
     """A client that follows no redirect by itself. Proxies and certificates come from the usual variables."""
     timeout = httpx2.Timeout(patience.stall, connect=patience.connect)
-    return httpx2.Client(timeout=timeout, follow_redirects=False, headers={"Accept-Encoding": "identity"})
+    try:
+        return httpx2.Client(timeout=timeout, follow_redirects=False, headers={"Accept-Encoding": "identity"})
+    except OSError as error:  # ssl.SSLError is one too
+        raise NetworkFailed(f"certificates cannot be read: {error}; check SSL_CERT_FILE and SSL_CERT_DIR") from None
 
 
 def pause(failure: TryAgain, attempt: int, patience: Patience) -> None:
