@@ -27,9 +27,7 @@ _QWEN2 = rf"{_CONTRACTION}|{_WORD}|\p{{N}}|{_SYMBOLS}|{_LINES}"
 
 # Upper case then lower case: only ASCII letters have a case there. In "cased", a mark is no letter; in "marked" it is.
 _CASED = r"[^\r\n\p{L}\p{N}]?(?:[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+|[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*)"
-_MARKED = (
-    r"[^\r\n\p{L}\p{N}]?(?:[\p{L}\p{M}&&[^a-z]]*[\p{L}\p{M}&&[^A-Z]]+|[\p{L}\p{M}&&[^a-z]]+[\p{L}\p{M}&&[^A-Z]]*)"
-)
+_MARKED = r"[^\r\n\p{L}\p{N}]?(?:[\p{L}\p{M}&&[^a-z]]*[\p{L}\p{M}&&[^A-Z]]+|[\p{L}\p{M}&&[^a-z]]+[\p{L}\p{M}&&[^A-Z]]*)"
 _PATHS = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_LINES}"
 
 # Digits in threes from the right; the text before a run of digits stays with its first group, as in llama.cpp.
@@ -44,9 +42,7 @@ _SCRIPTS = (  # the ranges that llama.cpp has for "CJK and Asian scripts"
     r"\x{E40}-\x{E7F}\x{E80}-\x{EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}"
     r"\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+"
 )
-_HAN = (
-    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2EBEF}\x{2F800}-\x{2FA1F}"
-)
+_HAN = r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2EBEF}\x{2F800}-\x{2FA1F}"
 _KIMI_WORD = rf"[^\r\n\p{{L}}\p{{N}}{_HAN}]?[\p{{L}}&&[^{_HAN}]]+(?:{_CONTRACTION})?"
 _BLOOM = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+"
 _CASED_LETTERS = (  # Lu, Ll and Lt of the Unicode version that DeepSeek's first tokenizer was made with
@@ -79,6 +75,9 @@ class PreTokenizer:
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a word that is a token needs no merging
     add_bos: bool = False  # unless tokenizer.ggml.add_bos_token says otherwise
+    forces_bos: bool = False  # whatever it says
+    spaced: bool = False  # characters with U+2581 for a space, not bytes; cut at newlines, patterns unused
+    whole_newlines: bool = False  # a run of newlines that is a token needs no merging
 
     @property
     def expressions(self) -> tuple[str, ...]:
@@ -190,6 +189,8 @@ _ROWS = (
         ),
     ),
     PreTokenizer(("minicpm5",), (r"\p{N}{1,3}", rf"{_CONTRACTION}|{_WORD}|\p{{N}}+|{_SYMBOLS}|{_LINES}"), True),
+    PreTokenizer(("gemma4", "granite-embed-multi-311m"), (), forces_bos=True, spaced=True, whole_newlines=True),
+    PreTokenizer(("sarvam-moe",), (), spaced=True),
 )  # fmt: skip
 PRETOKENIZERS: dict[str, PreTokenizer] = {name: row for row in _ROWS for name in row.names}
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 SPACE = "▁"
 _CACHED_WORDS = 1 << 15
@@ -51,7 +52,7 @@ class SentencePieceBPE:
         ids, costs = self._ids, self._costs
         queue = [
             (costs[ids[pair]], left, left + 1, 2)
-            for left, pair in enumerate(map("".join, zip(parts, parts[1:], strict=False)))
+            for left, pair in enumerate(map("".join, pairwise(parts)))
             if pair in ids
         ]
         heapify(queue)

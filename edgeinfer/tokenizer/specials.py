@@ -86,7 +86,9 @@ def find_ends(fields: Fields, tokens: Sequence[str], ids: Mapping[str, int], kin
     return frozenset(ends)
 
 
-def find_strips(fields: Fields, ids: Mapping[str, int], special: Sequence[int]) -> tuple[frozenset[int], frozenset[int]]:
+def find_strips(
+    fields: Fields, ids: Mapping[str, int], special: Sequence[int]
+) -> tuple[frozenset[int], frozenset[int]]:
     """Ids that swallow the white space on their left, and on their right. GGUF does not carry it: known by name."""
     rule = fields.text("tokenizer.ggml.pre")
     name = fields.text("general.name").lower()
@@ -151,16 +153,16 @@ class Partition:
             if isinstance(piece, int):
                 yield piece
                 continue
-            *befores, last = piece.split(known)
-            for place, before in enumerate(befores):
-                if place and index in self._right:
-                    before = before.lstrip(_WHITE)
+            start = 0
+            while (at := piece.find(known, start)) >= 0:
+                before = piece[start:at]
                 if index in self._left:
                     before = before.rstrip(_WHITE)
                 if before:
                     yield before
                 yield index
-            if befores and index in self._right:
-                last = last.lstrip(_WHITE)
-            if last:
-                yield last
+                start = at + len(known)
+                while index in self._right and start < len(piece) and piece[start] in _WHITE:
+                    start += 1
+            if start < len(piece):
+                yield piece[start:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -14,6 +14,7 @@ from edgeinfer.tokenizer.bytelevel import ByteLevelBPE
 from edgeinfer.tokenizer.metadata import Fields, Kind, read_kinds, read_merges, read_scores, read_tokens
 from edgeinfer.tokenizer.pretokenizers import PRETOKENIZERS
 from edgeinfer.tokenizer.sentencepiece import SentencePieceBPE
+from edgeinfer.tokenizer.spacedbpe import SpacedBPE
 from edgeinfer.tokenizer.specials import Partition, TextMatcher, find_ends, find_strips
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -61,8 +62,7 @@ class Tokenizer:
         build = _MODELS.get(fields.text("tokenizer.ggml.model"))
         if build is None:
             raise _unsupported(fields, "tokenizer.ggml.model", _MODELS)
-        self._encoder, add_bos, self.space_prefix = build(fields, ids, control)
-        self.add_bos = fields.flag("tokenizer.ggml.add_bos_token", add_bos)
+        self._encoder, self.add_bos, self.space_prefix = build(fields, ids, control)
         self.add_eos = fields.flag("tokenizer.ggml.add_eos_token", False)
 
     @classmethod
@@ -98,6 +98,10 @@ class Tokenizer:
         if add_bos and self.add_eos and self.eos_id is not None:
             found.append(self.eos_id)
         return found
+
+    def split(self, text: str) -> list[str | int]:
+        """Plain text and the ids of the special tokens between, in order: how ``encode`` with ``special`` cuts it."""
+        return self._special.split(text)
 
     def _append(self, found: list[int], piece: str | int, after_special: bool) -> bool:
         if isinstance(piece, int):
@@ -151,31 +155,40 @@ class Tokenizer:
         return self._lookalikes.present(text)
 
 
-_Built = tuple[Encoder, bool, bool]  # the encoder, and the defaults of add_bos and add_space_prefix
+_Built = tuple[Encoder, bool, bool]  # the encoder; whether BOS is wished; whether a space goes before a text
 
 
-def _byte_level(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int]) -> _Built:
-    rule = PRETOKENIZERS.get(fields.text("tokenizer.ggml.pre") or "default")
+def _byte_pair(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int], pre: str = "") -> _Built:
+    rule = PRETOKENIZERS.get(pre or fields.text("tokenizer.ggml.pre") or "default")
     if rule is None:
         raise _unsupported(fields, "tokenizer.ggml.pre", PRETOKENIZERS)
-    encoder = ByteLevelBPE(ids, read_merges(fields, ids), rule, control, len(ids))
-    return encoder, rule.add_bos, fields.flag("tokenizer.ggml.add_space_prefix", False)
+    merges = read_merges(fields, ids)
+    add_bos = fields.flag("tokenizer.ggml.add_bos_token", rule.add_bos) or rule.forces_bos
+    space_prefix = fields.flag("tokenizer.ggml.add_space_prefix", False)
+    if not rule.spaced:
+        return ByteLevelBPE(ids, merges, rule, control, len(ids)), add_bos, space_prefix
+    _byte_ids(fields, ids, control)
+    return SpacedBPE(ids, merges, control, rule.whole_newlines), add_bos, space_prefix
 
 
 def _sentence_piece(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int]) -> _Built:
-    spelled = [[f"<0x{byte:02X}>", *([chr(byte)] if byte < 128 else [])] for byte in range(256)]
-    visible = [next((ids[text] for text in texts if text in ids and text not in control), None) for texts in spelled]
-    if None in visible:
-        missing = spelled[visible.index(None)][0]
-        raise fields.corrupt("tokenizer.ggml.tokens", f"no byte token {missing}; expected <0x00> to <0xFF>")
     space_prefix = fields.flag("tokenizer.ggml.add_space_prefix", True)
     scores = read_scores(fields, len(ids))
-    bytes_ids = [index for index in visible if index is not None]
-    return SentencePieceBPE(ids, scores, bytes_ids, control, space_prefix), True, space_prefix
+    encoder = SentencePieceBPE(ids, scores, _byte_ids(fields, ids, control), control, space_prefix)
+    return encoder, fields.flag("tokenizer.ggml.add_bos_token", True), space_prefix
+
+
+def _byte_ids(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int]) -> list[int]:
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    missing = next((name for name in names if name not in ids or name in control), None)
+    if missing is not None:
+        raise fields.corrupt("tokenizer.ggml.tokens", f"no byte token {missing}; expected <0x00> to <0xFF>")
+    return [ids[name] for name in names]
 
 
 _MODELS: dict[str, Callable[[Fields, Mapping[str, int], Mapping[str, int]], _Built]] = {
-    "gpt2": _byte_level,
+    "gpt2": _byte_pair,
+    "gemma4": partial(_byte_pair, pre="gemma4"),
     "llama": _sentence_piece,
 }
 
