@@ -27,16 +27,18 @@ class Lines:
 
     def __init__(self) -> None:
         self.file = ""
+        self.whole = False
 
     def __call__(self, progress: Progress) -> None:
         if progress.waiting:
             note(_waiting(progress))
             return
         if progress.file != self.file:
-            self.file = progress.file
+            self.file, self.whole = progress.file, False
             size = f" ({human_bytes(progress.total)})" if progress.total is not None else ""
             note(f"fetching {progress.file}{size}")
-        if progress.done == progress.total:
+        if progress.done == progress.total and not self.whole:
+            self.whole = True
             note(f"have {progress.file}")
 
     def close(self) -> None:

@@ -58,9 +58,10 @@ def hash_file(path: Path) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a small JSON file that is either the old one or the new one, whenever the power goes."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    """Writes a small JSON file that is the old one or the new one, whenever the power goes. One writer at a time."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with temporary.open("x", encoding="utf-8") as file:
         json.dump(value, file, indent=1)
         file.flush()
         os.fsync(file.fileno())

@@ -34,6 +34,7 @@ __all__ = ["LocalModel", "Plan", "Progress", "fetch", "find", "local_models", "p
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _REQUIREMENT = re.compile(r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9][\w.+!-]*))?", re.ASCII)
 _SHA256 = re.compile(r"sha256=([0-9a-fA-F]{64})")
+_PLANNING = Patience(attempts=3)  # someone is waiting for the first line
 _HUB_PAGE = re.compile(r"https://(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:/(?:resolve|blob)/([^/?#]+)/([^?#]+))?")
 
 
@@ -131,7 +132,7 @@ def local_models(settings: Settings) -> list[LocalModel]:
 
 def plan(name: str, settings: Settings, patience: Patience | None = None) -> Plan:
     """What it would take to fetch name: files, sizes, hashes. Asks the network for no more than that."""
-    patience = patience or Patience()
+    patience = patience or _PLANNING
     entry = catalogue().get(name.lower())
     source = parse(entry.source if entry else name)
     if source is None or isinstance(source, Path):
