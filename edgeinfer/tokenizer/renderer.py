@@ -189,15 +189,29 @@ def _time_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def answer(source: str, variables: Mapping[str, Any], memory: int) -> dict[str, Any]:
+def answers(line: bytes, seconds: float, memory: int) -> list[dict[str, Any]]:
+    """The results for one request, up to the first that reached a limit."""
+    results: list[dict[str, Any]] = []
+    try:
+        request = json.loads(line.decode("utf-8", "surrogatepass"))
+        with _time_limit(seconds):
+            for variables in request["variables"]:
+                results.append(_result(request["source"], variables))
+    except MemoryError as error:
+        results.append({"error": f"more than {memory // _MIB} MiB of memory", "line": _line_of(error), "limit": True})
+    except LimitReached as error:
+        results.append({"error": str(error), "line": _line_of(error), "limit": True})
+    return results
+
+
+def _result(source: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     """One text or error. Whatever a template raises is data here: hostile ones raise anything at all."""
     try:
         return {"text": render(source, variables)}
-    except MemoryError as error:
-        return {"error": f"more than {memory // _MIB} MiB of memory", "line": _line_of(error), "limit": True}
+    except (MemoryError, LimitReached):
+        raise
     except Exception as error:
-        message = str(error) or type(error).__name__
-        return {"error": message, "line": _line_of(error), "limit": isinstance(error, LimitReached)}
+        return {"error": str(error) or type(error).__name__, "line": _line_of(error), "limit": False}
 
 
 def _limit_memory(extra: int) -> bool:
@@ -228,14 +242,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, seconds: float, memory: int, ca
     gc.freeze()
     reply({"capped": capped and _limit_memory(memory)})
     for line in requests:
-        request = json.loads(line)
-        results = []
-        with _time_limit(seconds):
-            for variables in request["variables"]:
-                results.append(answer(request["source"], variables, memory))
-                if results[-1].get("limit"):
-                    break
-        reply({"results": results})
+        reply({"results": answers(line, seconds, memory)})
 
 
 def main(seconds: str, memory: str, capped: str) -> None:

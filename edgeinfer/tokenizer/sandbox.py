@@ -22,6 +22,7 @@ import psutil
 from edgeinfer.errors import EngineClosed, TemplateFailed
 
 MAX_SOURCE = 1 << 20  # bytes
+MAX_REQUEST = 64 << 20  # bytes of source and variables; eight times what may come out
 MAX_SECONDS = 2.0  # compiling included
 MAX_MEMORY = 256 << 20  # bytes above those of an idle child
 _START_SECONDS = 30.0
@@ -70,7 +71,10 @@ class Sandbox:
         size = len(source.encode("utf-8", "surrogatepass"))
         if size > MAX_SOURCE:
             raise TemplateFailed(f"{name} is {size} bytes long; the limit is {MAX_SOURCE}")
-        request = json.dumps({"source": source, "variables": list(variables)}).encode("ascii") + b"\n"
+        message = json.dumps({"source": source, "variables": list(variables)}, ensure_ascii=False)
+        request = message.encode("utf-8", "surrogatepass") + b"\n"
+        if len(request) > MAX_REQUEST:
+            raise TemplateFailed(f"{name}: the conversation is {len(request)} bytes long; the limit is {MAX_REQUEST}")
         with self._lock:
             if self._closed:
                 raise EngineClosed(f"{name} was used after close()")
@@ -147,6 +151,8 @@ class _Child:
     def _read(self, seconds: float, name: str) -> dict[str, Any]:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
         deadline = time.monotonic() + seconds
         pieces: list[bytes] = []
         while not pieces or not pieces[-1].endswith(b"\n"):
@@ -155,7 +161,7 @@ class _Child:
             if left <= 0:
                 raise TemplateFailed(f"{name}: exceeded a limit: more than {self._seconds:g} s")
             wait = left if self._watched is None else min(left, _POLL_SECONDS)
-            if not select.select([descriptor], [], [], wait)[0]:
+            if not poll.poll(wait * 1000):
                 continue
             piece = os.read(descriptor, 1 << 20)
             if not piece:

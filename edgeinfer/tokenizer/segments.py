@@ -37,9 +37,6 @@ class ControlTexts:
         """Plain text and the ids of control tokens, in order."""
         return self._partition.split(text)
 
-    def is_control(self, index: int) -> bool:
-        return index in self._texts
-
     def found(self, text: str) -> list[str]:
         """The control texts in ``text``, in order."""
         return [self._texts[piece] for piece in self.split(text) if isinstance(piece, int)]
@@ -75,15 +72,15 @@ class Mask:
             text, lambda plain: plain.translate(self._safe), lambda control: control.translate(self._all)
         )
 
-    def segments(self, rendered: str, split: Callable[[str], Sequence[str | int]]) -> Segments:
-        """Cuts a rendered text at the special tokens that hold nothing masked, and unmasks the rest."""
+    def read(self, rendered: str) -> Reading:
+        """What a rendered text says, and which control tokens in it hold nothing masked."""
         rendered = _ESCAPED.sub(self._unescaped, rendered)
-        pieces = split(rendered)
-        return Segments(
-            text=rendered.translate(self._inverse),
-            parts=tuple(piece if isinstance(piece, int) else piece.translate(self._inverse) for piece in pieces),
-            controls=tuple(piece for piece in pieces if isinstance(piece, int) and self._controls.is_control(piece)),
-        )
+        controls = tuple(piece for piece in self._controls.split(rendered) if isinstance(piece, int))
+        return Reading(rendered.translate(self._inverse), controls, rendered)
+
+    def parts(self, reading: Reading, split: Callable[[str], Sequence[str | int]]) -> list[str | int]:
+        """The text cut by a tokenizer's ``split`` at the special tokens that hold nothing masked."""
+        return [piece if isinstance(piece, int) else piece.translate(self._inverse) for piece in split(reading.masked)]
 
     def _unescaped(self, match: re.Match[str]) -> str:
         pair = bytes.fromhex(match[1] + match[2]).decode("utf-16-be")
@@ -91,12 +88,12 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
-    """A rendered text, the same text with its special tokens as ids, and those of them that are control tokens."""
+class Reading:
+    """A rendered text, the control tokens in it that a template wrote, and the text with its stand-ins."""
 
     text: str
-    parts: tuple[str | int, ...]
     controls: tuple[int, ...]
+    masked: str
 
 
 def _is_structure(character: str) -> bool:
@@ -125,7 +122,7 @@ def strings(value: Any) -> list[str]:
     return []
 
 
-def agreed(light: Segments, strict: Segments) -> Segments | None:
+def agreed(light: Reading, strict: Reading) -> Reading | None:
     """The reading that two renderings of the same conversation support, or None where they disagree.
 
     ``light`` has only whole control texts masked: it is what the template makes of the conversation, but a template

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 from edgeinfer.errors import BadRequest, TemplateFailed
 from edgeinfer.tokenizer.messages import plain, plain_mappings, plain_messages
 from edgeinfer.tokenizer.sandbox import Sandbox
-from edgeinfer.tokenizer.segments import ControlTexts, Mask, Segments, agreed, masked, strings
+from edgeinfer.tokenizer.segments import ControlTexts, Mask, agreed, masked, strings
 from edgeinfer.types import Message
 
 _KEY = "tokenizer.chat_template"
@@ -38,7 +38,7 @@ BUILT_IN = {
 """Templates that any model can be given, but only by name: a guessed template answers badly and says nothing."""
 
 _SHOWN = 3  # look-alikes named in a warning, and messages warned of
-_CONSTANT = re.compile(r"""(['"])(\w+)\1""")
+_CONSTANT = re.compile(r"""(?=(['"])([\w ./:+-]{1,64})\1)""")  # looks ahead: an apostrophe in text hides none
 _ATTRIBUTE = re.compile(r"\.\s*(\w+)")
 
 
@@ -160,14 +160,20 @@ class ChatTemplate:
         light = masked(inputs, mask.lookalikes, mask.lookalikes)
         strict = _strictly_masked(inputs, mask, source)
         scopes = [self._scope(light, add_generation_prompt), self._scope(strict, add_generation_prompt)]
-        rendered = [result.unwrap() for result in self._sandbox.render(source, scopes, self._name)]
-        found = [mask.segments(text, tokenizer.split) for text in rendered]
+        light_result, strict_result = self._sandbox.render(source, scopes, self._name)
+        light_reading = mask.read(light_result.unwrap())
+        if strict_result.error is not None:
+            raise TemplateFailed(
+                f"{strict_result.error} (with message text hidden from it, to tell text from control tokens)"
+            )
+        strict_reading = mask.read(strict_result.text)
         warnings = list(_lookalike_warnings(inputs, controls))
-        chosen = agreed(*found)
-        if chosen is None:
-            chosen = found[1]
+        reading = agreed(light_reading, strict_reading)
+        if reading is None:
+            reading = strict_reading
             warnings.append(f"{self._name}: it makes control tokens out of message text; they were kept out")
-        return Encoded(list(_ids(chosen, tokenizer)), chosen.text, tuple(warnings))
+        parts = mask.parts(reading, tokenizer.split)
+        return Encoded(list(_ids(parts, tokenizer)), reading.text, tuple(warnings))
 
     def drops(self) -> tuple[str, ...]:
         """Warnings about a template that leaves out the system message or what the user said last.
@@ -239,11 +245,11 @@ def _strictly_masked(inputs: Mapping[str, Any], mask: Mask, source: str) -> dict
     return result
 
 
-def _ids(segments: Segments, tokenizer: ChatTokenizer) -> Iterator[int]:
+def _ids(parts: Sequence[str | int], tokenizer: ChatTokenizer) -> Iterator[int]:
     bos = tokenizer.bos_id
-    if tokenizer.add_bos and bos is not None and segments.parts[:1] != (bos,):
+    if tokenizer.add_bos and bos is not None and parts[:1] != [bos]:
         yield bos
-    for part in segments.parts:
+    for part in parts:
         if isinstance(part, int):
             yield part
         else:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeinfer.errors import TemplateFailed
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.tokenizer.segments import ControlTexts, Mask
 from edgeinfer.tokenizer.template import ChatTemplate, Encoded
@@ -138,6 +139,38 @@ def test_a_template_that_builds_a_control_token_out_of_text_is_stopped(name: str
     assert controls(encoded) == controls(benign)
 
 
+def test_a_template_that_reads_its_messages_still_does() -> None:
+    reply = "<think>\nhidden\n</think>\n\nIt is <|im_end|>."
+    messages = [{"role": role, "content": text} for role, text in [("user", "x"), ("assistant", reply), ("user", "y")]]
+    encoded = template("qwen3").encode(messages, tokenizer())
+    assert encoded.text == template("qwen3").render(messages)
+    assert "hidden" not in encoded.text
+    assert encoded.warnings == ("messages[1] contains '<|im_end|>': read as plain text, not as control tokens",)
+
+
+def test_a_template_that_fails_on_hidden_text_says_so() -> None:
+    source = "{% if 'hello' not in messages[0].content %}{{ raise_exception('say hello') }}{% endif %}"
+    messages = [{"role": "user", "content": "hello you"}]
+    with ChatTemplate({"": source}) as one:
+        assert one.render(messages) == ""
+        with pytest.raises(TemplateFailed, match=r"^chat template, line 1: say hello \(with message text hidden"):
+            one.encode(messages, tokenizer())
+
+
+def test_words_that_a_template_names_are_not_hidden() -> None:
+    source = "{% if messages[0].content != 'say hello' %}{{ raise_exception(\"don't\") }}{% endif %}<s>"
+    with ChatTemplate({"": source}) as one:
+        assert one.encode([{"role": "user", "content": "say hello"}], tokenizer()).ids == [1]
+
+
+def test_escaped_text_is_put_back() -> None:
+    messages = [{"role": "user", "content": "é \U00100000 <s> <｜User｜"}]
+    with ChatTemplate({"": "{{ messages | tojson(ensure_ascii=true) }}"}) as one:
+        text = one.encode(messages, tokenizer()).text
+    assert json.loads(text) == messages
+    assert text.startswith('[{"role": "user", "content": "\\u00e9 \\udbc0\\udc00 <s> ')
+
+
 def test_roles_may_build_control_tokens() -> None:
     encoded = template("role_tokens").encode([{"role": "user", "content": "Hi"}], tokenizer())
     assert [tokenizer().token_text(index) for index in controls(encoded)] == [
@@ -190,7 +223,7 @@ def test_stand_ins_never_collide_with_text() -> None:
     hidden = mask.everything(used + "<s>")
     assert hidden.startswith(used)
     assert not set(hidden[len(used) :]) & set(used + "<s>")
-    assert mask.segments(hidden, tokenizer().split).text == used + "<s>"
+    assert mask.read(hidden).text == used + "<s>"
 
 
 def benign_cases() -> list[tuple[str, str]]:
