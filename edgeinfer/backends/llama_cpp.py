@@ -31,7 +31,6 @@ from edgeinfer.backends.llama_library import (
     INSTALL_CUDA,
     Library,
     gpu_offload,
-    hand_back_memory,
     install_hint,
     installed,
     library,
@@ -39,6 +38,7 @@ from edgeinfer.backends.llama_library import (
     nvidia_present,
 )
 from edgeinfer.backends.llama_plan import Plan, describe, plan
+from edgeinfer.backends.memory import hand_back_memory
 from edgeinfer.errors import ContextLimit, EdgeInferError, LimitExceeded, MemoryLimit
 from edgeinfer.formats.gguf import open_gguf
 

@@ -12,7 +12,6 @@ import importlib.util
 import logging
 import re
 import shutil
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -118,12 +117,6 @@ def library() -> Library:
     api.llama_log_set(callback, None)
     api.llama_backend_init()
     return Library(api, log, callback)
-
-
-def hand_back_memory() -> None:
-    """Returns freed memory to the system: glibc keeps what lies between blocks that are still in use."""
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)
 
 
 _FAILURES: tuple[tuple[str, Callable[[Path, str, str], EdgeInferError]], ...] = (

@@ -1,0 +1,214 @@
+"""The facade as an application uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import edgeinfer
+from edgeinfer.errors import BadRequest, ContextLimit, EngineClosed, ModelNotFound, TemplateFailed
+from tests.tiny import tiny_gguf
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module", params=["mlx", "llama.cpp"])
+def llm(request: pytest.FixtureRequest, tiny: Path) -> Iterator[edgeinfer.LLM]:
+    with edgeinfer.load(str(tiny), backend=request.param) as loaded:
+        yield loaded
+
+
+def test_a_reply_says_what_was_made_and_how(llm: edgeinfer.LLM) -> None:
+    reply = llm.chat(HELLO, temperature=0, max_tokens=6, ignore_eos=True)
+    assert reply.finish_reason == "length"
+    assert len(reply.ids) == reply.usage.completion == 6
+    assert llm.detokenize(reply.ids) == reply.text
+    assert reply.backend.startswith(llm.info.backend)
+    assert reply.timings.total >= reply.timings.first_token > 0
+
+
+def test_streamed_pieces_are_the_reply(llm: edgeinfer.LLM) -> None:
+    options = {"temperature": 0.9, "seed": 4, "max_tokens": 12, "ignore_eos": True}
+    events = list(llm.stream("Once upon", **options))
+    assert isinstance(events[-1], edgeinfer.Finished)
+    pieces = [event.text for event in events if isinstance(event, edgeinfer.TextDelta)]
+    assert "".join(pieces) == llm.generate("Once upon", **options).text
+
+
+def test_token_ids_are_a_prompt_too(llm: edgeinfer.LLM) -> None:
+    ids = llm.tokenize("Once upon")
+    options = {"temperature": 0, "max_tokens": 5, "ignore_eos": True}
+    given = ids if not llm.tokenizer.add_bos else [llm.tokenizer.bos_id, *ids]
+    assert llm.generate(given, **options).ids == llm.generate("Once upon", **options).ids
+
+
+def test_a_second_prompt_reuses_the_first(llm: edgeinfer.LLM) -> None:
+    prompt = llm.tokenize("The same long beginning of two prompts, ") * 3
+    llm.generate(prompt, max_tokens=1)
+    assert llm.generate([*prompt, 5], max_tokens=1).usage.cached >= len(prompt) - 1
+
+
+def test_leaving_the_loop_leaves_the_model_usable(llm: edgeinfer.LLM) -> None:
+    for event in llm.stream("Hello", max_tokens=400, ignore_eos=True):
+        if isinstance(event, edgeinfer.TextDelta):
+            break
+    assert llm.generate("Hello", temperature=0, max_tokens=3, ignore_eos=True).usage.completion == 3
+
+
+def test_threads_share_a_model(llm: edgeinfer.LLM) -> None:
+    options = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
+    prompts = ["Hello", "Once upon", "The end of", "and then"]
+    alone = {prompt: llm.generate(prompt, **options).text for prompt in prompts}
+    together: dict[str, str] = {}
+
+    def work(prompt: str) -> None:
+        together[prompt] = llm.generate(prompt, **options).text
+
+    threads = [threading.Thread(target=work, args=(prompt,)) for prompt in prompts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert together == alone
+
+
+def test_an_event_loop_is_not_blocked(llm: edgeinfer.LLM) -> None:
+    async def main() -> tuple[str, str, int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticking = asyncio.create_task(tick())
+        options = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+        reply = await llm.achat(HELLO, **options)
+        pieces = [event.text async for event in llm.astream(HELLO, **options) if isinstance(event, edgeinfer.TextDelta)]
+        ticking.cancel()
+        return reply.text, "".join(pieces), ticks
+
+    whole, streamed, ticks = asyncio.run(main())
+    assert whole == streamed
+    assert ticks > 3
+
+
+def test_a_cancelled_task_ends_its_request(llm: edgeinfer.LLM) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(llm.agenerate("Hello", max_tokens=400, ignore_eos=True))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert llm.generate("Hello", temperature=0, max_tokens=2, ignore_eos=True).usage.completion == 2
+
+
+def test_a_prompt_that_does_not_fit(tiny: Path) -> None:
+    with edgeinfer.load(str(tiny), context=64) as llm:
+        with pytest.raises(ContextLimit, match="the context holds 64"):
+            llm.generate("many words " * 100)
+        reply = llm.generate("many words " * 100, overflow="drop-oldest", max_tokens=4)
+        assert reply.truncated
+        turns = [{"role": role, "content": "so many words"} for _ in range(9) for role in ("user", "assistant")]
+        reply = llm.chat([*turns, *HELLO], overflow="drop-oldest", max_tokens=4)
+        assert reply.truncated
+        assert reply.usage.prompt < 64
+
+
+def test_options_are_checked_by_name(llm: edgeinfer.LLM) -> None:
+    with pytest.raises(BadRequest, match="unknown option 'temprature'; did you mean 'temperature'"):
+        llm.generate("Hello", temprature=1)
+    with pytest.raises(BadRequest, match="temperature"):
+        llm.stream("Hello", temperature=float("nan"))
+    with pytest.raises(BadRequest, match="tools"):
+        llm.generate("Hello", tools=[{}])
+    with pytest.raises(BadRequest, match="overflow"):
+        llm.generate("Hello", overflow="shrink")
+    with pytest.raises(BadRequest, match="prompt is empty"):
+        llm.generate([])
+    with pytest.raises(BadRequest, match="messages"):
+        llm.chat([{"role": "user"}])
+
+
+def test_a_whole_set_of_parameters_can_be_given_and_changed(llm: edgeinfer.LLM) -> None:
+    params = edgeinfer.SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    assert llm.generate("Hello", params=params, max_tokens=2).usage.completion == 2
+
+
+def test_a_model_without_a_template_says_what_to_do(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "base.gguf", metadata={"tokenizer.chat_template": None})
+    with edgeinfer.load(str(path)) as llm, pytest.raises(TemplateFailed, match=r"--raw"):
+        llm.chat(HELLO)
+    with edgeinfer.load(str(path), template="chatml") as llm:
+        assert llm.chat(HELLO, max_tokens=2).usage.prompt > 1
+
+
+def test_an_unknown_model_is_named_with_the_nearest() -> None:
+    with pytest.raises(ModelNotFound, match="smollm2-135m"):
+        edgeinfer.load("smollm2-135n")
+
+
+def test_use_after_close(tiny: Path) -> None:
+    llm = edgeinfer.load(str(tiny))
+    stream = llm.stream("Hello", max_tokens=400, ignore_eos=True)
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineClosed):
+        llm.generate("Hello")
+    last = list(stream)[-1]
+    assert isinstance(last, edgeinfer.Finished)
+    assert last.finish_reason == "cancelled"
+
+
+def test_a_dropped_model_ends_its_thread(tiny: Path) -> None:
+    before = threading.active_count()
+    llm = edgeinfer.load(str(tiny))
+    assert threading.active_count() > before
+    del llm
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "edgeinfer-engine":
+            thread.join(10)
+    assert threading.active_count() == before
+
+
+SCRIPT = """
+import edgeinfer, psutil, sys
+from edgeinfer.llm import load_tokenizer
+rss = lambda: psutil.Process().memory_info().rss
+edgeinfer.load(sys.argv[2]).close()  # imports and thread pools stay
+tokenizer = load_tokenizer(sys.argv[1])  # so does the vocabulary while the object lives
+before = rss()
+llm = edgeinfer.load(sys.argv[1])
+llm.generate("Hello there", max_tokens=4)
+loaded = rss()
+llm.close()
+llm.tokenizer = tokenizer
+print(before, loaded, rss())
+"""
+
+
+@pytest.mark.real_model
+def test_close_gives_the_memory_back(smollm2_path: Path, tiny: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(smollm2_path), str(tiny)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    before, loaded, after = map(int, done.stdout.split())
+    assert loaded - before > 90e6
+    assert after - before < 0.05 * (loaded - before)
