@@ -115,6 +115,8 @@ class Run:
             if self.prefilling:
                 self._fed += self._planned
             self._state.accept(0 if reason else self._planned)
+            if self._info.lazy and chunk.rows == "none":
+                _wait_for(logits)
             if self._xp is None and chunk.rows == "last":
                 reason = self._take(self._sampler.on_host(_on_host(logits[-1]), self._history))
         self._ahead, self._next = self._next, None
@@ -192,6 +194,13 @@ class Run:
             prefill_rate=(len(self.request.ids) - self._cached) / first if first > 0 else 0.0,
             decode_rate=(self._made - 1) / after if after > 0 else 0.0,
         )
+
+
+def _wait_for(logits: Any) -> None:
+    """Slices of a prompt are not queued ahead of each other: a cancel would have to wait for all of them."""
+    import mlx.core
+
+    mlx.core.eval(logits)  # type: ignore[no-untyped-call]
 
 
 def _on_host(row: Any) -> npt.NDArray[np.float32]:
