@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeinfer.cli.terminal import human_bytes
-from edgeinfer.errors import BackendUnavailable, EdgeInferError, ModelNotFound
+from edgeinfer.errors import EdgeInferError, ModelNotFound
 from edgeinfer.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -47,16 +47,21 @@ def command(name: str, as_json: bool) -> None:
 
 
 def _backend(file: GGUFFile) -> tuple[str, str]:
-    """The backend that will run the file, and why; an empty name when none can."""
+    """The backend that will run the file and why it and not the other; an empty name when none can."""
     from edgeinfer.backends import choose
 
     try:
         choice = choose(file)
-    except BackendUnavailable as error:
-        return "", str(error)
     except EdgeInferError as error:
         return "", str(error)
-    return choice.name, choice.why
+    other = "llama.cpp" if choice.name == "mlx" else "mlx"
+    if other in choice.why:
+        return choice.name, choice.why
+    try:
+        choose(file, other)
+    except EdgeInferError as error:
+        return choice.name, f"{choice.why}; {other} not: {error}"
+    return choice.name, f"{choice.why}; {other} could too (--backend {other})"
 
 
 def _facts(model: LocalModel, header: Header, backend: str, why: str) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from edgeinfer.hub.partial import Partial, check_space, hash_file
 from edgeinfer.hub.transport import Patience, TryAgain, new_client, open_url, pause, shown
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_CHECK_EVERY = 64 << 20  # bytes, where the server does not say how many are to come
 _Span: TypeAlias = tuple[int, int | None]
 
 
@@ -120,6 +121,8 @@ def _append(partial: Partial, piece: bytes, on_progress: OnProgress) -> None:
     if partial.total is not None and partial.length + len(piece) > partial.total:
         partial.discard()
         raise NetworkFailed(f"{shown(partial.remote.url)}: sent more than the expected {partial.total} bytes; removed")
+    if partial.total is None and partial.length % _CHECK_EVERY < len(piece):
+        check_space(partial.target.parent, len(piece), partial.remote.file)
     partial.append(piece)
     on_progress(Progress(partial.length, partial.total, partial.remote.file))
 

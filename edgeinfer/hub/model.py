@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
@@ -89,10 +87,10 @@ def silent(progress: Progress) -> None:
     """The OnProgress of those who do not want to know."""
 
 
-def human(size: float) -> str:
-    """A size in powers of 1000, as disks and downloads are sold: ``98.4 MB``."""
-    units = iter(_UNITS)
-    unit = next(units)
-    while size >= 999.5 and unit != _UNITS[-1]:
-        size, unit = size / 1000, next(units)
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.3g} {unit}"
+def human(count: float) -> str:
+    """``98 MB``, ``1.3 GB``: powers of 1000, as disks and downloads are sold."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

