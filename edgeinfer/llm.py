@@ -7,6 +7,7 @@ import difflib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -44,8 +45,8 @@ def load(
 
     model: a catalogue name, a path, or a source (``hf:``, ``pypi:``, ``https:``); fetched first if it is not here.
     backend: ``auto``, ``mlx`` or ``llama.cpp``. context: tokens a conversation may hold; 0 lets the model and the
-    memory decide. threads: CPU threads; 0 takes the physical cores. template: a Jinja chat template's name
-    (``chatml``) in place of the model's own. Empty values come from the user's settings.
+    memory decide. threads: CPU threads; 0 takes the physical cores. template: another chat template by name: one
+    that the file holds beside its own, ``chatml`` or ``raw``. Empty values come from the user's settings.
 
     Raises ModelNotFound, CorruptFile, UnsupportedModel, BackendUnavailable, MemoryLimit, NetworkFailed.
     """
@@ -86,11 +87,11 @@ class LLM:
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> Reply:
         """Continues a raw prompt, given as text or token ids. Options: see ``stream``."""
-        return self._whole(prompt, options)
+        return self._whole(_raw(prompt), options)
 
     def chat(self, messages: Sequence[Message], **options: Any) -> Reply:
         """Answers a conversation through the model's chat template. Options: see ``stream``."""
-        return self._whole(messages, options)
+        return self._whole(_messages(messages), options)
 
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
         """Yields TextDelta and ReasoningDelta events as text is made, and Finished at the end.
@@ -107,11 +108,11 @@ class LLM:
 
     async def agenerate(self, prompt: str | Sequence[int], **options: Any) -> Reply:
         """``generate`` without blocking the event loop; cancelling the task cancels the request."""
-        return await self._awhole(prompt, options)
+        return await self._awhole(_raw(prompt), options)
 
     async def achat(self, messages: Sequence[Message], **options: Any) -> Reply:
         """``chat`` without blocking the event loop; cancelling the task cancels the request."""
-        return await self._awhole(messages, options)
+        return await self._awhole(_messages(messages), options)
 
     async def astream(self, prompt: Prompt, **options: Any) -> AsyncGenerator[Event]:
         """``stream`` without blocking the event loop."""
@@ -148,13 +149,17 @@ class LLM:
     def __repr__(self) -> str:
         return f"<edgeinfer.LLM {self.name} on {self.choice.name}>"
 
+    @cached_property
+    def _template_warnings(self) -> tuple[str, ...]:
+        return self.template.drops()
+
     def _request(self, prompt: Prompt, options: dict[str, Any]) -> Request:
         """The prompt encoded and made to fit."""
         overflow = checked_overflow(options.pop("overflow", "refuse"))
         tools, template_options = options.pop("tools", None), options.pop("template_options", {})
         params = _params(options)
         limits = (self.info.context, params.max_tokens)
-        if not isinstance(prompt, str) and _are_messages(prompt):
+        if _are_messages(prompt):
             encoded, truncated = fit_messages(
                 prompt,
                 lambda messages: self.template.encode(messages, self.tokenizer, tools=tools, **template_options),
@@ -162,7 +167,8 @@ class LLM:
                 overflow,
             )
             reasoning = reasoning_format(encoded.text)
-            return Request(encoded.ids, params, truncated, reasoning=reasoning, warnings=encoded.warnings)
+            warnings = (*self._template_warnings, *encoded.warnings)
+            return Request(encoded.ids, params, truncated, reasoning=reasoning, warnings=warnings)
         if tools or template_options:
             raise BadRequest("tools and template_options need chat messages, not a raw prompt", "tools")
         if isinstance(prompt, str):
@@ -197,5 +203,17 @@ def _params(options: dict[str, Any]) -> SamplingParams:
     return replace(base, **options)
 
 
-def _are_messages(prompt: Sequence[int] | Sequence[Message]) -> TypeIs[Sequence[Message]]:
-    return len(prompt) > 0 and isinstance(prompt[0], Mapping)
+def _are_messages(prompt: Prompt) -> TypeIs[Sequence[Message]]:
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def _messages(prompt: Prompt) -> Sequence[Message]:
+    if not _are_messages(prompt):
+        raise BadRequest('chat() takes messages, [{"role": "user", "content": …}]; generate() continues text', "messages")
+    return prompt
+
+
+def _raw(prompt: Prompt) -> str | Sequence[int]:
+    if _are_messages(prompt):
+        raise BadRequest("generate() takes text or token ids; chat() takes messages", "prompt")
+    return prompt

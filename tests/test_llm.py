@@ -143,6 +143,10 @@ def test_options_are_checked_by_name(llm: edgeinfer.LLM) -> None:
         llm.generate([])
     with pytest.raises(BadRequest, match="messages"):
         llm.chat([{"role": "user"}])
+    with pytest.raises(BadRequest, match=r"chat\(\) takes messages"):
+        llm.chat("Hello")  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match=r"generate\(\) takes text"):
+        llm.generate(HELLO)  # type: ignore[arg-type]
 
 
 def test_a_whole_set_of_parameters_can_be_given_and_changed(llm: edgeinfer.LLM) -> None:

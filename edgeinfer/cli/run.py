@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout in place of text.")
 @click.option("--stats", is_flag=True, help="A few lines of figures on stderr in place of one.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but warnings and errors.")
-@click.option("--template", default="", metavar="NAME", help="Another chat template: chatml.")
+@click.option("--template", default="", metavar="NAME", help="Another chat template: the file's by name, chatml, raw.")
 @click.option(
     "--overflow",
     type=click.Choice(["refuse", "drop-oldest"]),
