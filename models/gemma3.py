@@ -37,8 +37,8 @@ class Block:
 
     def __call__(self, x: mx.array, batch: Batch) -> mx.array:
         """x: (T, hidden) -> (T, hidden)."""
-        x = x + self.post_attention_norm(self.attention(self.attn_norm(x), batch))
-        return x + self.post_ffw_norm(self.mlp(self.ffn_norm(x)))
+        x = ops.add(x, self.post_attention_norm(self.attention(self.attn_norm(x), batch)))
+        return ops.add(x, self.post_ffw_norm(self.mlp(self.ffn_norm(x))))
 
 
 class Model:

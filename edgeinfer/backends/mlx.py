@@ -11,10 +11,11 @@ from weakref import WeakSet
 import mlx.core as mx
 import numpy as np
 import psutil
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from edgeinfer import ops
 from edgeinfer.backends.base import Chunk, ModelInfo
+from edgeinfer.backends.memory import hand_back_memory
 from edgeinfer.cache.sequence import CachedSequence
 from edgeinfer.cache.store import PrefixStore
 from edgeinfer.errors import BadRequest, ContextLimit, EngineClosed
@@ -70,7 +71,8 @@ class MLXBackend:
         self._model = loaded.model
         self._running: WeakSet[MLXSequence] = WeakSet()
         self._closed = False
-        self._blas = threadpool_limits(threads or psutil.cpu_count(logical=False), user_api="blas")
+        self._threads = threads or psutil.cpu_count(logical=False) or 1
+        self._pools = ThreadpoolController()
         per_token = loaded.needs.kv_per_token
         self._store = PrefixStore(min(2 * loaded.context * per_token, available_memory() // 8))
         self.info = ModelInfo(
@@ -112,13 +114,18 @@ class MLXBackend:
 
     def step(self, chunks: Sequence[Chunk]) -> list[mx.array]:
         self._check(chunks)
+        if not chunks:
+            return []
         views: list[View] = []
         for chunk in chunks:
             start, state = (views[-1].stop if views else 0), chunk.state
             stop = start + _count(chunk.tokens)
             wanted = {"none": range(0), "last": range(stop - 1, stop), "all": range(start, stop)}[chunk.rows]
             views.append(View(start, stop, state.length, state.cached.layers, wanted))
-        logits = self._model(Batch(_joined(chunks), views))
+        # One row is bound by memory, which one thread nearly fills; a second one only waits when the machine is busy.
+        threads = 1 if views[-1].stop == 1 else self._threads
+        with self._pools.limit(limits=threads, user_api="blas"):
+            logits = self._model(Batch(_joined(chunks), views))
         for chunk in chunks:
             chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)
         borders = accumulate((len(view.wanted) for view in views), initial=0)
@@ -134,8 +141,8 @@ class MLXBackend:
         for sequence in list(self._running):
             sequence.cached = CachedSequence.empty(())
         del self._model
-        self._blas.restore_original_limits()
         mx.clear_cache()
+        hand_back_memory()
 
     def check_running(self) -> None:
         if self._closed:

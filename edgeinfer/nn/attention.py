@@ -46,10 +46,10 @@ class Attention:
 
     def __call__(self, x: mx.array, batch: Batch) -> mx.array:
         """x: (T, hidden) -> (T, hidden); writes the new keys and values into each chunk's cache."""
-        T, spec = x.shape[0], self.spec
-        q = self.attn_q(x).reshape(T, spec.sizes.heads, -1)
-        k = self.attn_k(x).reshape(T, spec.sizes.kv_heads, -1)
-        v = self.attn_v(x).reshape(T, spec.sizes.kv_heads, -1)
+        spec = self.spec
+        q = ops.split_heads(self.attn_q(x), spec.sizes.heads)
+        k = ops.split_heads(self.attn_k(x), spec.sizes.kv_heads)
+        v = ops.split_heads(self.attn_v(x), spec.sizes.kv_heads)
         if self.attn_q_norm is not None and self.attn_k_norm is not None:
             q, k = self.attn_q_norm(q), self.attn_k_norm(k)
         mixed = []

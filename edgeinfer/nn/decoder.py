@@ -24,8 +24,8 @@ class PreNormBlock:
 
     def __call__(self, x: mx.array, batch: Batch) -> mx.array:
         """x: (T, hidden) -> (T, hidden)."""
-        x = x + self.attention(self.attn_norm(x), batch)
-        return x + self.mlp(self.ffn_norm(x))
+        x = ops.add(x, self.attention(self.attn_norm(x), batch))
+        return ops.add(x, self.mlp(self.ffn_norm(x)))
 
 
 class PreNormDecoder:

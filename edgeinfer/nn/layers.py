@@ -17,7 +17,7 @@ class Linear:
 
     def __call__(self, x: mx.array) -> mx.array:
         y = ops.linear(x, self.weight)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else ops.add(y, self.bias)
 
 
 class RMSNorm:

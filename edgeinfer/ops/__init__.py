@@ -20,8 +20,8 @@ from edgeinfer.ops.weights import PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
-    "PackedWeight", "Rotary", "Weight", "attention", "device", "embed", "gated", "kv_dtype", "linear", "on_gpu",
-    "paths", "prepare", "prepared_bytes", "rms_norm", "rope",
+    "PackedWeight", "Rotary", "Weight", "add", "attention", "device", "embed", "gated", "kv_dtype", "linear", "on_gpu",
+    "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "split_heads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -46,6 +46,16 @@ def linear(x: mx.array, weight: Weight) -> mx.array:
 def embed(tokens: mx.array, weight: Weight) -> mx.array:
     """The rows of ``weight`` that ``tokens`` name. (T,) int32 -> (T, columns) float32."""
     return weight.embed(tokens)
+
+
+def add(x: mx.array, y: mx.array) -> mx.array:
+    """x + y; y may be a row. (T, n), (T, n) or (n,) -> (T, n)."""
+    return here.add(x, y)
+
+
+def split_heads(x: mx.array, heads: int) -> mx.array:
+    """(T, heads * D) -> (T, heads, D)."""
+    return here.split_heads(x, heads)
 
 
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:

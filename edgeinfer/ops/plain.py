@@ -18,6 +18,8 @@ PATHS: Mapping[str, str] = {
     "weights": f"MLX affine for {', '.join(affine.CODECS)}; dense float16 for the rest",
     "linear": "mx.quantized_matmul or mx.matmul",
     "embed": "mx.dequantize or mx.take",
+    "add": "mlx.core",
+    "split_heads": "mlx.core",
     "rms_norm": "mx.fast.rms_norm",
     "rope": "mx.fast.rope",
     "gated": "mlx.core",
@@ -98,6 +100,14 @@ def bits(codec: Codec) -> float:
         return 16
     form = affine.CODECS[codec.name]
     return form.bits + 2 * form.scale_bits / affine.GROUP
+
+
+def add(x: mx.array, y: mx.array) -> mx.array:
+    return x + y
+
+
+def split_heads(x: mx.array, heads: int) -> mx.array:
+    return x.reshape(x.shape[0], heads, -1)
 
 
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:

@@ -18,7 +18,7 @@ from edgeinfer.backends.base import Chunk
 from edgeinfer.backends.mlx import MLXBackend, MLXSequence
 from edgeinfer.errors import BadRequest, EngineClosed, MemoryLimit
 from edgeinfer.loading import fit
-from edgeinfer.ops import plain
+from edgeinfer.ops import host, plain
 from tests.oracle import Oracle
 from tests.tiny import tiny_gguf
 
@@ -140,15 +140,26 @@ def test_the_path_of_gpus_computes_the_same(tmp_path: Path, architecture: str, m
     assert sequence.cached.layers[0].keys.dtype == mx.float16
 
 
-def test_threads_bound_the_blas_until_the_backend_is_closed(tmp_path: Path) -> None:
+def test_threads_bound_the_blas_during_a_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single row is multiplied by one thread, whatever was asked for."""
+    seen: list[set[int]] = []
+
     def blas() -> set[int]:
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
+    def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+        seen.append(blas())
+        return host.rms_norm(x, weight, eps)
+
     before = blas()
-    backend = MLXBackend.load(tiny_gguf(tmp_path / "m.gguf"), threads=1)
-    assert blas() == {1}
-    backend.close()
-    assert blas() == before
+    monkeypatch.setattr(ops, "rms_norm", rms_norm)
+    for threads, tokens, expected in ((1, TOKENS, 1), (2, TOKENS, 2), (2, TOKENS[:1], 1)):
+        backend = MLXBackend.load(tiny_gguf(tmp_path / "m.gguf"), threads=threads)
+        seen.clear()
+        run(backend, backend.open(), tokens)
+        assert seen
+        assert all(found == {expected} for found in seen)
+        assert blas() == before
 
 
 def test_after_close_nothing_runs(backend: MLXBackend) -> None:

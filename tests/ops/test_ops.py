@@ -32,6 +32,14 @@ def test_rms_norm(here: Implementation, shape: tuple[int, ...]) -> None:
 
 
 @both
+def test_add_and_split_heads(here: Implementation) -> None:
+    x, y, row = normal(3, 8), normal(3, 8, seed=1), normal(8, seed=2)
+    assert np.array_equal(here.add(mx.array(x), mx.array(y)), x + y)
+    assert np.array_equal(here.add(mx.array(x), mx.array(row)), x + row)
+    assert np.array_equal(here.split_heads(mx.array(x), 4), x.reshape(3, 4, 2))
+
+
+@both
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_gated_also_far_from_zero(here: Implementation, activation: str) -> None:
     gate = np.concatenate([np.linspace(-200, 200, 401), [0.0, -88.5, -104.0]]).astype(np.float32)[None]
@@ -114,7 +122,7 @@ def test_scores_that_do_not_fit_are_computed_in_blocks(monkeypatch: pytest.Monke
 
 def test_every_operation_names_its_path() -> None:
     paths = ops.paths()
-    assert set(paths) == {"weights", "linear", "embed", "rms_norm", "rope", "gated", "attention"}
+    assert set(paths) == {"weights", "linear", "embed", "add", "split_heads", "rms_norm", "rope", "gated", "attention"}
     assert all(paths.values())
 
 
