@@ -38,8 +38,11 @@ class Tensors:
 
     def rows(self, name: str) -> int:
         """How many rows a matrix has, where the file alone knows."""
-        info = self.file.tensors.get(self.prefix + name)
-        return info.rows if info is not None else 0
+        full = self.prefix + name
+        info = self.file.tensors.get(full)
+        if info is None:
+            raise UnsupportedModel(f"{self.file.path.name}: tensor {full} is missing", self.file.path, full)
+        return info.rows
 
     def head(self, name: str, tied: ops.Weight, rows: int, columns: int) -> ops.Weight:
         """The matrix that turns hidden states into logits; the embedding's, where the file has none of its own."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
+
+Table: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+MOST_TABLES = 64
+"""Chunks of a step whose angles are kept."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,7 @@ class Rotary:
     frequencies: NDArray[np.float64]
     interleaved: bool
     magnitude: float = 1.0
+    _tables: dict[tuple[int, int], Table] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def dims(self) -> int:
@@ -31,10 +38,17 @@ class Rotary:
         """Tokens a radian, as ``mx.fast.rope`` takes them: (dims / 2,) float32."""
         return mx.array((1 / self.frequencies).astype(np.float32))
 
-    def table(self, offset: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosines and sines of ``count`` positions from ``offset``: each (count, 1, dims / 2) float32."""
-        angles = np.arange(offset, offset + count)[:, None, None] * self.frequencies
-        return (
-            (np.cos(angles) * self.magnitude).astype(np.float32),
-            (np.sin(angles) * self.magnitude).astype(np.float32),
-        )
+    def table(self, offset: int, count: int) -> Table:
+        """Cosines and sines of ``count`` positions from ``offset``: each (count, 1, dims / 2) float32.
+
+        Kept for the other layers of the same step.
+        """
+        found = self._tables.get((offset, count))
+        if found is None:
+            angles = np.arange(offset, offset + count)[:, None, None] * self.frequencies
+            cosine, sine = np.cos(angles) * self.magnitude, np.sin(angles) * self.magnitude
+            found = cosine.astype(np.float32), sine.astype(np.float32)
+            if len(self._tables) >= MOST_TABLES:
+                self._tables.clear()
+            self._tables[offset, count] = found
+        return found
