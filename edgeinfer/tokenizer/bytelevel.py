@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tokenizers
 from tokenizers import Regex, models, pre_tokenizers
@@ -26,20 +26,16 @@ class ByteLevelBPE:
 
     def __init__(
         self,
-        ids: Mapping[str, int],
+        visible: Mapping[str, int],
         merges: Sequence[tuple[str, str]],
         rule: PreTokenizer,
-        hidden: Collection[str],
         count: int,
     ) -> None:
-        """``hidden`` tokens cannot come out of text. A byte without a token is dropped, as llama.cpp does."""
-        vocabulary = {text: index for text, index in ids.items() if text not in hidden}
-        if hidden:
-            merges = [(a, b) for a, b in merges if a in vocabulary and b in vocabulary and a + b in vocabulary]
-        absent = [character for character in ALPHABET if character not in vocabulary]
-        vocabulary.update((character, count + place) for place, character in enumerate(absent))
+        """``visible`` tokens may come out of text. A byte without one is dropped, as in llama.cpp."""
+        absent = [character for character in ALPHABET if character not in visible]
+        stand_ins = {character: count + place for place, character in enumerate(absent)}
         self._drop_from = count if absent else None
-        model = models.BPE(vocab=vocabulary, merges=list(merges), ignore_merges=rule.ignore_merges)
+        model = models.BPE(vocab={**visible, **stand_ins}, merges=list(merges), ignore_merges=rule.ignore_merges)
         self._tokenizer = tokenizers.Tokenizer(model)
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [

@@ -81,7 +81,9 @@ def read_tokens(fields: Fields) -> list[str]:
         raise fields.corrupt(key, "missing or empty; without a vocabulary there is no text")
     if len(found) > MAX_TOKENS:
         raise fields.corrupt(key, f"{len(found)} tokens, at most {MAX_TOKENS} are read")
-    tokens = [str(text) or f"[EMPTY_{index}]" for index, text in enumerate(found)]
+    tokens = list(map(str, found))
+    if "" in tokens:
+        tokens = [text or f"[EMPTY_{index}]" for index, text in enumerate(tokens)]
     if len(set(tokens)) != len(tokens):
         first: dict[str, int] = {}
         for index, text in enumerate(tokens):
@@ -123,8 +125,11 @@ def read_scores(fields: Fields, count: int) -> list[float]:
     return scores
 
 
-def read_merges(fields: Fields, known: Mapping[str, int]) -> list[tuple[str, str]]:
-    """``tokenizer.ggml.merges``: pairs of token texts, best first, the first of equal ones kept."""
+def read_merges(fields: Fields, known: Mapping[str, int], visible: Mapping[str, int]) -> list[tuple[str, str]]:
+    """``tokenizer.ggml.merges``: pairs of token texts, best first, the first of equal ones kept.
+
+    All of them must name ``known`` tokens; those with a token that is not ``visible`` are left out.
+    """
     key = "tokenizer.ggml.merges"
     found = fields.array(key, str)
     if key not in fields.metadata:
@@ -134,8 +139,10 @@ def read_merges(fields: Fields, known: Mapping[str, int]) -> list[tuple[str, str
         left, space, right = merge.partition(" ")
         if not left or not right or not space:
             raise fields.corrupt(key, f"merge {index} is {merge!r:.40}, expected two tokens and a space between")
-        if left not in known or right not in known or left + right not in known:
-            missing = next(text for text in (left, right, left + right) if text not in known)
+        if left in visible and right in visible and left + right in visible:
+            pairs.append((left, right))
+            continue
+        missing = next((text for text in (left, right, left + right) if text not in known), None)
+        if missing is not None:
             raise fields.corrupt(key, f"merge {index} ({merge!r:.40}) names {missing!r:.40}, which is no token")
-        pairs.append((left, right))
     return pairs

@@ -22,16 +22,15 @@ class SentencePieceBPE:
 
     def __init__(
         self,
-        ids: Mapping[str, int],
+        visible: Mapping[str, int],
         scores: Sequence[float],
-        bytes_ids: Sequence[int],
-        hidden: Collection[str],
+        byte_ids: Sequence[int],
         space_prefix: bool,
     ) -> None:
-        """``hidden`` tokens cannot come out of text; ``bytes_ids`` spell a character that no token holds."""
-        self._ids = {text: index for text, index in ids.items() if text not in hidden}
+        """``visible`` tokens may come out of text; ``byte_ids`` spell a character that no token holds."""
+        self._ids = visible
         self._costs = [-score for score in scores]
-        self._bytes = bytes_ids
+        self._bytes = byte_ids
         self._space_prefix = space_prefix
         self._words = _word_border(self._ids)
         self._merge_cached = lru_cache(_CACHED_WORDS)(self._merge)

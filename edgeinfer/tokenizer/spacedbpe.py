@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tokenizers
 from tokenizers import models
@@ -16,19 +16,12 @@ _RUNS = re.compile(r"[^\n]+|\n+")
 class SpacedBPE:
     """Merging on the ``tokenizers`` library, line by line; a character that no token holds becomes its bytes."""
 
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        merges: Sequence[tuple[str, str]],
-        hidden: Collection[str],
-        whole_newlines: bool,
-    ) -> None:
-        """``hidden`` tokens cannot come out of text. whole_newlines: a run of newlines that is a token merges not."""
-        vocabulary = {text: index for text, index in ids.items() if text not in hidden}
-        merges = [(a, b) for a, b in merges if a in vocabulary and b in vocabulary and a + b in vocabulary]
-        self._tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True))
-        newlines = (text for text in vocabulary if not text.strip("\n"))
-        self._newlines = {text: vocabulary[text] for text in newlines} if whole_newlines else {}
+    def __init__(self, visible: Mapping[str, int], merges: Sequence[tuple[str, str]], whole_newlines: bool) -> None:
+        """``visible`` tokens may come out of text. whole_newlines: a run of newlines that is a token merges not."""
+        model = models.BPE(vocab=dict(visible), merges=list(merges), byte_fallback=True)
+        self._tokenizer = tokenizers.Tokenizer(model)
+        newlines = (text for text in visible if not text.strip("\n"))
+        self._newlines = {text: visible[text] for text in newlines} if whole_newlines else {}
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         """Ids of plain text; what stands before it makes no difference here."""

@@ -8,7 +8,8 @@ file calls it a control token stays one. llama.cpp turns a few of them (``<|star
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from edgeinfer.tokenizer.metadata import Fields, Kind
 
@@ -23,33 +24,62 @@ END_TEXTS = frozenset(
 
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
-# Fill-in-the-middle roles: the key, whether the token also ends a generation, the texts looked for without the key.
-_FILL_ROLES: tuple[tuple[str, str, bool, tuple[str, ...]], ...] = (
-    (
-        "fim_pre_token_id", "prefix_token_id", False,
+
+class FillRole(NamedTuple):
+    """A token for filling in the middle of a text, by its keys or else by a text of its own."""
+
+    keys: tuple[str, ...]
+    is_end: bool  # it ends a generation
+    texts: tuple[str, ...]
+
+
+_FILL_ROLES = (
+    FillRole(
+        ("fim_pre_token_id", "prefix_token_id"),
+        False,
         (
-            "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
-            "<|code_prefix|>", "<|prefix|>",
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
         ),
     ),
-    (
-        "fim_suf_token_id", "suffix_token_id", False,
+    FillRole(
+        ("fim_suf_token_id", "suffix_token_id"),
+        False,
         (
-            "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
-            "<|code_suffix|>", "<|suffix|>",
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
         ),
     ),
-    (
-        "fim_mid_token_id", "middle_token_id", False,
+    FillRole(
+        ("fim_mid_token_id", "middle_token_id"),
+        False,
         (
-            "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
-            "<|code_middle|>", "<|middle|>",
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
         ),
     ),
-    ("fim_pad_token_id", "", True, ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
-    ("fim_rep_token_id", "", True, ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>")),
-    ("fim_sep_token_id", "", True, ("<|file_sep|>",)),
-)  # fmt: skip
+    FillRole(("fim_pad_token_id",), True, ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")),
+    FillRole(("fim_rep_token_id",), True, ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>")),
+    FillRole(("fim_sep_token_id",), True, ("<|file_sep|>",)),
+)
 
 # (all of these present, this one then ends nothing): harmony and solar-open close a message with <|end|>, not a turn.
 _NOT_AN_END: tuple[tuple[frozenset[str], str], ...] = (
@@ -64,43 +94,43 @@ _NOT_AN_END: tuple[tuple[frozenset[str], str], ...] = (
 
 def find_ends(fields: Fields, tokens: Sequence[str], ids: Mapping[str, int], kinds: list[Kind]) -> frozenset[int]:
     """Ids that end a generation. Marks them, and the fill-in-the-middle tokens, as control tokens in ``kinds``."""
-    keyed = [fields.token_id(f"tokenizer.ggml.{key}", len(kinds)) for key in _END_KEYS]
-    ends = {index for index in keyed if index is not None}
-    for key, old_key, is_end, texts in _FILL_ROLES:
-        index = fields.token_id(f"tokenizer.ggml.{key}", len(kinds))
-        if index is None and old_key:
-            index = fields.token_id(f"tokenizer.ggml.{old_key}", len(kinds))
-        if index is None:
-            index = next((ids[text] for text in texts if text in ids), None)
-            if index is not None:
+    ends = set(_keyed(fields, _END_KEYS, len(kinds)))
+    for role in _FILL_ROLES:
+        found = _keyed(fields, role.keys, len(kinds))
+        if not found:
+            found = [ids[text] for text in role.texts if text in ids][:1]
+            for index in found:
                 kinds[index] = Kind.CONTROL
-        if is_end and index is not None:
-            ends.add(index)
+        if role.is_end:
+            ends.update(found)
     for text in END_TEXTS & ids.keys():
         ends.add(ids[text])
         kinds[ids[text]] = Kind.CONTROL
-    found = {tokens[index] for index in ends}
+    ending = {tokens[index] for index in ends}
     for present, text in _NOT_AN_END:
-        if present <= found and text in ids:
+        if present <= ending and text in ids:
             ends.discard(ids[text])
     return frozenset(ends)
 
 
-def find_strips(
-    fields: Fields, ids: Mapping[str, int], special: Sequence[int]
-) -> tuple[frozenset[int], frozenset[int]]:
+def _keyed(fields: Fields, keys: Sequence[str], count: int) -> list[int]:
+    found = (fields.token_id(f"tokenizer.ggml.{key}", count) for key in keys)
+    return [index for index in found if index is not None]
+
+
+def find_strips(fields: Fields, ids: Mapping[str, int], special: Sequence[int]) -> tuple[set[int], set[int]]:
     """Ids that swallow the white space on their left, and on their right. GGUF does not carry it: known by name."""
     rule = fields.text("tokenizer.ggml.pre")
     name = fields.text("general.name").lower()
     if any(known in rule for known in ("jina-v2-de", "jina-v2-es", "jina-v2-code")):
-        return frozenset(ids[text] for text in ("<mask>",) if text in ids), frozenset()
+        return {ids[text] for text in ("<mask>",) if text in ids}, set()
     if "phi-3" in name or "phi3" in name:
         keep = {ids.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
         also = {ids[text] for text in ("</s>",) if text in ids}
-        return frozenset(), frozenset((set(special) | also) - keep)
+        return set(), {*special, *also} - keep
     if "modern-bert" in name:
-        return frozenset(ids[text] for text in ("[MASK]",) if text in ids), frozenset()
-    return frozenset(), frozenset()
+        return {ids[text] for text in ("[MASK]",) if text in ids}, set()
+    return set(), set()
 
 
 class TextMatcher:
@@ -136,7 +166,7 @@ _WHITE = " \t\n\v\f\r"  # C's isspace
 class Partition:
     """Cuts text at special tokens as llama.cpp does: the longest token takes all its places first."""
 
-    def __init__(self, matcher: TextMatcher, left: frozenset[int], right: frozenset[int]) -> None:
+    def __init__(self, matcher: TextMatcher, left: Collection[int], right: Collection[int]) -> None:
         self._matcher = matcher
         self._left = left
         self._right = right

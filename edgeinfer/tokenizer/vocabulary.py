@@ -61,8 +61,11 @@ class Tokenizer:
 
         build = _MODELS.get(fields.text("tokenizer.ggml.model"))
         if build is None:
-            raise _unsupported(fields, "tokenizer.ggml.model", _MODELS)
-        self._encoder, self.add_bos, self.space_prefix = build(fields, ids, control)
+            raise _unsupported(fields, "tokenizer.ggml.model", ", ".join(sorted(_MODELS)))
+        visible = dict(ids)
+        for text in control:
+            del visible[text]
+        self._encoder, self.add_bos, self.space_prefix = build(fields, ids, visible)
         self.add_eos = fields.flag("tokenizer.ggml.add_eos_token", False)
 
     @classmethod
@@ -87,28 +90,28 @@ class Tokenizer:
         User-defined tokens match either way. add_bos: begin with BOS and end with EOS where the file wishes it.
         A lone surrogate, which is no character, counts as U+FFFD.
         """
-        if not text.isascii():
-            text = _SURROGATES.sub("\ufffd", text)
         found: list[int] = []
         if add_bos and self.add_bos and self.bos_id is not None:
             found.append(self.bos_id)
         after_special = True
-        for piece in (self._special if special else self._plain).split(text):
-            after_special = self._append(found, piece, after_special)
+        for piece in self.split(text, special):
+            if isinstance(piece, int):
+                found.append(piece)
+            else:
+                found += self._encoder.encode(piece, after_special)
+            after_special = isinstance(piece, int)
         if add_bos and self.add_eos and self.eos_id is not None:
             found.append(self.eos_id)
         return found
 
-    def split(self, text: str) -> list[str | int]:
-        """Plain text and the ids of the special tokens between, in order: how ``encode`` with ``special`` cuts it."""
-        return self._special.split(text)
+    def split(self, text: str, special: bool = True) -> list[str | int]:
+        """Plain text (never empty) and the ids of the special tokens between, in order, as ``encode`` cuts it.
 
-    def _append(self, found: list[int], piece: str | int, after_special: bool) -> bool:
-        if isinstance(piece, int):
-            found.append(piece)
-            return True
-        found += self._encoder.encode(piece, after_special)
-        return False
+        Without ``special`` only user-defined tokens count.
+        """
+        if not text.isascii():
+            text = _SURROGATES.sub("\ufffd", text)
+        return (self._special if special else self._plain).split(text)
 
     def decode(self, ids: Sequence[int], special: bool = True, continues: bool = False) -> str:
         """The text of ids; bytes that are no UTF-8 become U+FFFD.
@@ -158,32 +161,32 @@ class Tokenizer:
 _Built = tuple[Encoder, bool, bool]  # the encoder; whether BOS is wished; whether a space goes before a text
 
 
-def _byte_pair(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int], pre: str = "") -> _Built:
+def _byte_pair(fields: Fields, ids: Mapping[str, int], visible: Mapping[str, int], pre: str = "") -> _Built:
     rule = PRETOKENIZERS.get(pre or fields.text("tokenizer.ggml.pre") or "default")
     if rule is None:
-        raise _unsupported(fields, "tokenizer.ggml.pre", PRETOKENIZERS)
-    merges = read_merges(fields, ids)
+        raise _unsupported(fields, "tokenizer.ggml.pre", f"one of the {len(PRETOKENIZERS)} published rules")
+    merges = read_merges(fields, ids, visible)
     add_bos = fields.flag("tokenizer.ggml.add_bos_token", rule.add_bos) or rule.forces_bos
     space_prefix = fields.flag("tokenizer.ggml.add_space_prefix", False)
     if not rule.spaced:
-        return ByteLevelBPE(ids, merges, rule, control, len(ids)), add_bos, space_prefix
-    _byte_ids(fields, ids, control)
-    return SpacedBPE(ids, merges, control, rule.whole_newlines), add_bos, space_prefix
+        return ByteLevelBPE(visible, merges, rule, len(ids)), add_bos, space_prefix
+    _byte_ids(fields, visible)
+    return SpacedBPE(visible, merges, rule.whole_newlines), add_bos, space_prefix
 
 
-def _sentence_piece(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int]) -> _Built:
+def _sentence_piece(fields: Fields, ids: Mapping[str, int], visible: Mapping[str, int]) -> _Built:
     space_prefix = fields.flag("tokenizer.ggml.add_space_prefix", True)
     scores = read_scores(fields, len(ids))
-    encoder = SentencePieceBPE(ids, scores, _byte_ids(fields, ids, control), control, space_prefix)
+    encoder = SentencePieceBPE(visible, scores, _byte_ids(fields, visible), space_prefix)
     return encoder, fields.flag("tokenizer.ggml.add_bos_token", True), space_prefix
 
 
-def _byte_ids(fields: Fields, ids: Mapping[str, int], control: Mapping[str, int]) -> list[int]:
+def _byte_ids(fields: Fields, visible: Mapping[str, int]) -> list[int]:
     names = [f"<0x{byte:02X}>" for byte in range(256)]
-    missing = next((name for name in names if name not in ids or name in control), None)
+    missing = next((name for name in names if name not in visible), None)
     if missing is not None:
         raise fields.corrupt("tokenizer.ggml.tokens", f"no byte token {missing}; expected <0x00> to <0xFF>")
-    return [ids[name] for name in names]
+    return [visible[name] for name in names]
 
 
 _MODELS: dict[str, Callable[[Fields, Mapping[str, int], Mapping[str, int]], _Built]] = {
@@ -193,7 +196,10 @@ _MODELS: dict[str, Callable[[Fields, Mapping[str, int], Mapping[str, int]], _Bui
 }
 
 
-def _unsupported(fields: Fields, key: str, supported: Mapping[str, object]) -> UnsupportedModel:
+def _unsupported(fields: Fields, key: str, expected: str) -> UnsupportedModel:
     value = fields.text(key)
-    message = f"{Path(fields.path).name}: {key}={value!r:.60}; supported: {', '.join(sorted(supported))}"
+    message = (
+        f"{Path(fields.path).name}: {key}={value!r:.60}; supported: {expected}; "
+        "other rules would give wrong tokens, a newer edgeinfer may know this one"
+    )
     return UnsupportedModel(message, fields.path, key, value)

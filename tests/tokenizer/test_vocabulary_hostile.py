@@ -139,7 +139,7 @@ def test_an_unknown_rule_is_refused_by_name(pre: str) -> None:
         Tokenizer.from_gguf({**byte_level_metadata("qwen2"), f"{G}pre": pre}, "model.gguf")
     assert (failure.value.setting, failure.value.value) == (f"{G}pre", pre)
     assert pre[:20] in str(failure.value)
-    assert "llama-bpe" in str(failure.value)
+    assert len(str(failure.value)) < 300
 
 
 def test_no_two_rules_share_a_name() -> None:
