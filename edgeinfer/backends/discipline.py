@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeinfer.backends.base import Chunk, ModelInfo, Tokens
 from edgeinfer.errors import BadRequest, ContextLimit, EngineClosed
@@ -28,12 +27,12 @@ class Slot:
         self.stored = stored
         self.pending: array[int] | None = None
 
-    def shared(self, tokens: NDArray[np.int32]) -> int:
-        """How many of the stored tokens are the first ones of ``tokens`` (L,)."""
+    def shared(self, tokens: array[int]) -> int:
+        """How many of the stored tokens are the first ones of ``tokens``."""
         count = min(self.stored, len(tokens))
         if not count:
             return 0
-        different = np.flatnonzero(np.frombuffer(self.tokens, np.int32, count) != tokens[:count])
+        different = np.flatnonzero(np.frombuffer(self.tokens, np.intc, count) != np.frombuffer(tokens, np.intc, count))
         return int(different[0]) if different.size else count
 
 
@@ -74,8 +73,8 @@ class TrackedSequence:
             raise BadRequest("the sequence is closed: open another one")
 
 
-def check_chunks(owner: object, info: ModelInfo, chunks: Sequence[Chunk]) -> list[NDArray[np.int32]]:
-    """The tokens of each chunk as (L,) int32; raises BadRequest or ContextLimit before anything has changed."""
+def check_chunks(owner: object, info: ModelInfo, chunks: Sequence[Chunk]) -> list[array[int]]:
+    """The tokens of each chunk; raises BadRequest or ContextLimit before anything has changed."""
     seen: set[int] = set()
     checked = []
     for chunk in chunks:
@@ -103,18 +102,16 @@ def check_chunks(owner: object, info: ModelInfo, chunks: Sequence[Chunk]) -> lis
     return checked
 
 
-def check_tokens(tokens: Tokens, vocab_size: int) -> NDArray[np.int32]:
-    """Token ids as (L,) int32."""
-    ids = np.asarray(tokens)
-    if not ids.size:
-        return np.zeros(0, np.int32)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise BadRequest(f"tokens: expected a flat row of whole numbers, found {ids.dtype} {ids.shape}", "tokens")
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= vocab_size:
-        worst = low if low < 0 else high
+def check_tokens(tokens: Tokens, vocab_size: int) -> array[int]:
+    """Token ids as an array of C ints."""
+    try:
+        ids = array("i", tokens)
+    except (TypeError, OverflowError) as error:
+        raise BadRequest(f"tokens: expected a flat row of token ids ({error})", "tokens") from None
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        worst = min(ids) if min(ids) < 0 else max(ids)
         raise BadRequest(f"token {worst} is not in the vocabulary: expected 0 to {vocab_size - 1}", "tokens")
-    return ids.astype(np.int32, copy=False)
+    return ids
 
 
 def check_running(closed: bool) -> None:

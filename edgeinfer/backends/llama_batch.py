@@ -1,56 +1,46 @@
-"""The tokens of a step, laid out as llama.cpp takes them: flat arrays, cut into pieces, one ``llama_batch`` each."""
+"""Tokens as llama.cpp takes them: a ``llama_batch`` over numpy arrays that are filled again for every decode."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeinfer.backends.discipline import Slot
 
 
-class Ragged:
-    """Every token of a step in one row: those that the cache has lost first, then the new ones, by sequence.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tokens that follow each other in one sequence, and of how many of the last ones the logits are wanted."""
 
-    slots and new go together; ``rows`` says of how many of the last new tokens the logits are wanted.
-    """
+    id: int
+    position: int
+    tokens: array[int]
+    rows: int
 
-    def __init__(self, slots: Sequence[Slot], new: Sequence[NDArray[np.int32]], rows: Sequence[int]) -> None:
-        lost = [np.array(slot.tokens[slot.stored :], np.int32) for slot in slots]
-        lengths = [len(old) + len(fresh) for old, fresh in zip(lost, new, strict=True)]
-        starts = [slot.stored for slot in slots]
-        self.tokens = np.concatenate([part for pair in zip(lost, new, strict=True) for part in pair])
-        self.positions = np.concatenate([np.arange(n) + start for n, start in zip(lengths, starts, strict=True)])
-        self.ids = np.repeat([slot.id for slot in slots], lengths)
-        self.wanted = np.concatenate([np.arange(n) >= n - count for n, count in zip(lengths, rows, strict=True)])
-        self.row_of = np.concatenate([[0], np.cumsum(self.wanted)])  # rows of logits before a token
 
-    @property
-    def rows(self) -> int:
-        return int(self.row_of[-1])
-
-    def pieces(self, most_tokens: int, most_rows: int) -> Iterator[tuple[slice, slice]]:
-        """Cuts: the tokens of a piece, and the rows of logits that it gives."""
-        start = 0
-        while start < len(self.tokens):
-            fitting = int(np.searchsorted(self.row_of, self.row_of[start] + most_rows, side="right")) - 1
-            stop = min(start + most_tokens, fitting)
-            yield slice(start, stop), slice(int(self.row_of[start]), int(self.row_of[stop]))
-            start = stop
+def runs(slots: Sequence[Slot], new: Sequence[array[int]], rows: Sequence[int]) -> Iterator[Run]:
+    """For each sequence the tokens that the cache has lost, then the new ones."""
+    for slot, fresh, count in zip(slots, new, rows, strict=True):
+        lost = slot.tokens[slot.stored :]
+        yield Run(slot.id, slot.stored, lost + fresh if lost else fresh, count)
 
 
 class Batch:
-    """A ``llama_batch`` over numpy arrays that are filled again for every decode."""
+    """At most ``capacity`` tokens and ``most_rows`` rows of logits."""
 
-    def __init__(self, api: Any, capacity: int, sequences: int) -> None:
+    def __init__(self, api: Any, capacity: int, most_rows: int, sequences: int) -> None:
+        self.rows = 0
+        self._capacity, self._most_rows = capacity, most_rows
         self._tokens = np.zeros(capacity, np.int32)
         self._positions = np.zeros(capacity, np.int32)
         self._one = np.ones(capacity, np.int32)
         self._wanted = np.zeros(capacity, np.int8)
         self._ids = np.arange(sequences, dtype=np.int32)
-        self._addresses = self._ids.ctypes.data + self._ids.itemsize * np.arange(sequences, dtype=np.uintp)
+        self._addresses = [self._ids[index:].ctypes.data for index in range(sequences)]
         self._sequences = np.zeros(capacity, np.uintp)  # for each token the address of its sequence id
         types = dict(api.llama_batch._fields_)
         self.struct = api.llama_batch(
@@ -66,10 +56,19 @@ class Batch:
     def __len__(self) -> int:
         return int(self.struct.n_tokens)
 
-    def fill(self, step: Ragged, piece: slice) -> None:
-        count = piece.stop - piece.start
-        self._tokens[:count] = step.tokens[piece]
-        self._positions[:count] = step.positions[piece]
-        self._sequences[:count] = self._addresses[step.ids[piece]]
-        self._wanted[:count] = step.wanted[piece]
-        self.struct.n_tokens = count
+    def clear(self) -> None:
+        self.struct.n_tokens = self.rows = 0
+
+    def add(self, run: Run, start: int) -> int:
+        """Takes tokens of ``run`` from ``start`` on, as many as fit; returns how many."""
+        filled, silent = len(self), max(0, len(run.tokens) - run.rows - start)  # no logits for the first ones
+        count = min(len(run.tokens) - start, self._capacity - filled, silent + self._most_rows - self.rows)
+        place, position = slice(filled, filled + count), run.position + start
+        self._tokens[place] = run.tokens[start : start + count]
+        self._positions[place] = range(position, position + count)
+        self._sequences[place] = self._addresses[run.id]
+        self._wanted[place] = 0
+        self._wanted[filled + silent : filled + count] = 1
+        self.rows += max(0, count - silent)
+        self.struct.n_tokens = filled + count
+        return count

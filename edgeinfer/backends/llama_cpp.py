@@ -12,11 +12,13 @@ sequences that are not part of a step when the cache is full, after those that a
 
 from __future__ import annotations
 
+import ctypes
 import os
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 
 from edgeinfer.backends.base import Chunk, ModelInfo
 from edgeinfer.backends.discipline import Slot, TrackedSequence, check_chunks, check_running, check_tokens
-from edgeinfer.backends.llama_batch import Batch, Ragged
+from edgeinfer.backends.llama_batch import Batch, runs
 from edgeinfer.backends.llama_library import (
     INSTALL,
     INSTALL_CUDA,
@@ -92,10 +94,9 @@ class LlamaCppBackend:
         self._memory = self._api.llama_get_memory(context)
         self._window: int = self._api.llama_model_n_swa(model)
         self._rewinds = not planned.recurrent
-        self._outputs = planned.outputs
         self.cells: int = self._api.llama_n_ctx(context)
-        self._batch_size: int = self._api.llama_n_batch(context)  # a small cache makes it smaller
-        self._batch = Batch(self._api, self._batch_size, planned.sequences)
+        capacity = self._api.llama_n_batch(context)  # a small cache makes it smaller
+        self._batch = Batch(self._api, capacity, planned.outputs, planned.sequences)
         self._free = list(range(planned.sequences))[::-1]
         self._open: dict[int, Slot] = {}
         self._kept: OrderedDict[int, Slot] = OrderedDict()  # of closed sequences; the oldest first
@@ -149,8 +150,8 @@ class LlamaCppBackend:
             logits = self._forward(slots, tokens, rows)
             undo.pop_all()
         for slot, new in zip(slots, tokens, strict=True):
-            slot.pending = array("i", new.tobytes())
-        return np.split(logits, np.cumsum(rows)[:-1])
+            slot.pending = new
+        return [logits[start:stop] for start, stop in pairwise(accumulate(rows, initial=0))]
 
     def close(self) -> None:
         if not self.closed:
@@ -182,8 +183,8 @@ class LlamaCppBackend:
             slot.pending = None
             self.rewind(slot, slot.stored)
         del slot.tokens[slot.stored :]
-        tokens = np.array(slot.tokens, np.int32)
-        if not len(tokens):
+        tokens = slot.tokens[:]
+        if not tokens:
             self._discard(slot)
             return
         if self._rewinds:
@@ -194,7 +195,7 @@ class LlamaCppBackend:
                 self._discard(self._kept.pop(other.id))
         self._kept[slot.id] = slot
 
-    def _longest_prefix(self, wanted: NDArray[np.int32]) -> tuple[Slot | None, int]:
+    def _longest_prefix(self, wanted: array[int]) -> tuple[Slot | None, int]:
         best, length = None, 0
         for slot in (*self._open.values(), *self._kept.values()):
             shared = slot.shared(wanted)
@@ -236,20 +237,26 @@ class LlamaCppBackend:
         self._api.llama_memory_seq_rm(self._memory, slot.id, -1, -1)
         self._free.append(slot.id)
 
-    def _forward(self, slots: list[Slot], new: list[NDArray[np.int32]], rows: list[int]) -> NDArray[np.float32]:
+    def _forward(self, slots: list[Slot], new: list[array[int]], rows: list[int]) -> NDArray[np.float32]:
         """Logits (sum of rows, V) of the new tokens, after those that the cache has lost."""
-        step = Ragged(slots, new, rows)
-        logits = np.empty((step.rows, self.info.vocab_size), np.float32)
-        for piece, made in step.pieces(self._batch_size, self._outputs):
-            self._batch.fill(step, piece)
-            self._decode(slots)
-            if made.stop > made.start:
-                pointer = self._api.llama_get_logits(self._context)
-                logits[made] = np.ctypeslib.as_array(pointer, (made.stop - made.start, self.info.vocab_size))
+        logits = np.empty((sum(rows), self.info.vocab_size), np.float32)
+        done = 0
+        self._batch.clear()
+        for run in runs(slots, new, rows):
+            start = 0
+            while start < len(run.tokens):
+                taken = self._batch.add(run, start)
+                start += taken
+                if not taken:
+                    done += self._decode(slots, logits[done:])
+        self._decode(slots, logits[done:])
         return logits
 
-    def _decode(self, slots: list[Slot]) -> None:
-        """One ``llama_decode`` of the batch, which holds tokens of ``slots``; makes room at the cost of all others."""
+    def _decode(self, slots: list[Slot], logits: NDArray[np.float32]) -> int:
+        """Runs the batch, which holds tokens of ``slots``, and empties it; returns the rows written to ``logits``.
+
+        Makes room at the cost of all other sequences, closed ones first.
+        """
         self._log.clear()
         while (status := self._api.llama_decode(self._context, self._batch.struct)) == _NO_ROOM:
             if not self._evict() and not self._preempt(slots):
@@ -262,6 +269,12 @@ class LlamaCppBackend:
                 )
         if status:
             raise EdgeInferError(f"llama.cpp could not decode (status {status}): {self._log.reason()}")
+        rows = self._batch.rows
+        if rows:
+            source = self._api.llama_get_logits(self._context)
+            ctypes.memmove(logits.ctypes.data, source, rows * self.info.vocab_size * logits.itemsize)
+        self._batch.clear()
+        return rows
 
     def _preempt(self, slots: list[Slot]) -> bool:
         """Drops the longest of the open sequences that wait; its next step computes it anew. False without one."""

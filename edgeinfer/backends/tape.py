@@ -107,7 +107,7 @@ class TapeBackend:
         check_running(self.closed)
         wanted = check_tokens(tokens, self.info.vocab_size)[:-1]
         length = max((slot.shared(wanted) for slot in (*self._open.values(), *self._kept.values())), default=0)
-        return self.opened(array("i", wanted[:length].tobytes()), None)
+        return self.opened(wanted[:length], None)
 
     def step(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
         """float32 logits (rows, V) for each chunk."""
@@ -122,7 +122,7 @@ class TapeBackend:
             raise fault
         logits = [self._rows(chunk, new) for chunk, new in zip(chunks, tokens, strict=True)]
         for chunk, new, rows in zip(chunks, tokens, logits, strict=True):
-            chunk.state.slot.pending = array("i", new.tobytes())
+            chunk.state.slot.pending = new
             self.tokens += len(new)
             self.rows += len(rows)
             if fault is not None:
@@ -149,11 +149,11 @@ class TapeBackend:
         while len(self._kept) > self._prefixes:
             self._kept.popitem(last=False)
 
-    def _rows(self, chunk: Chunk, new: NDArray[np.int32]) -> NDArray[np.float32]:
+    def _rows(self, chunk: Chunk, new: array[int]) -> NDArray[np.float32]:
         state: TapeSequence = chunk.state
         count = {"none": 0, "last": 1, "all": len(new)}[chunk.rows]
         rows = np.empty((count, self.info.vocab_size), np.float32)
-        history = [*state.slot.tokens, *new.tolist()]
+        history = [*state.slot.tokens, *new]
         if count and state.prompt is None:
             state.prompt = len(history)
         for index in range(count):

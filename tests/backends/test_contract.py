@@ -207,8 +207,8 @@ KINDS = (
     Kind("llama.cpp crowded gemma3", load_crowded, "gemma3", 3e-3, 2, (1, 9, 40)),
     Kind("llama.cpp llama", load_llama_cpp, "llama", 5e-2),
     Kind("llama.cpp gemma3", load_llama_cpp, "gemma3", 5e-2),
-    Kind("mlx llama", load_mlx, "llama", 2e-3),
-    Kind("mlx gemma3", load_mlx, "gemma3", 2e-3),
+    Kind("mlx llama", load_mlx, "llama", 1e-4),
+    Kind("mlx gemma3", load_mlx, "gemma3", 1e-4),
 )
 
 
