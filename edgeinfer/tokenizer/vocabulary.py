@@ -32,12 +32,16 @@ class Encoder(Protocol):
 class Tokenizer:
     """A vocabulary with its rules. Gives llama.cpp's ids, except that plain text can never spell a control token.
 
-    ``vocab_size`` counts the tokens of the file; ``bos_id`` and ``eos_id`` are None where the file names none;
-    ``add_bos`` and ``add_eos`` say whether a prompt begins and ends with them; ``end_ids`` are all tokens that end a
-    generation, and may be empty; ``control_tokens`` maps the texts that become control tokens with ``special=True``.
+    ``vocab_size`` counts the tokens of the file; ``bos_id`` and ``eos_id`` are None where the file names none (not
+    llama.cpp's guess: tokens 1 and 2, or 11); ``add_bos`` and ``add_eos`` say whether a prompt begins and ends with
+    them; ``end_ids`` are all tokens that end a generation, and may be empty; ``control_tokens`` maps the texts that
+    become control tokens with ``special=True``.
     """
 
     def __init__(self, fields: Fields) -> None:
+        build = _MODELS.get(fields.text("tokenizer.ggml.model"))
+        if build is None:
+            raise _unsupported(fields, "tokenizer.ggml.model", ", ".join(sorted(_MODELS)))
         tokens = read_tokens(fields)
         ids = {text: index for index, text in enumerate(tokens)}
         kinds = read_kinds(fields, tokens)
@@ -59,9 +63,6 @@ class Tokenizer:
         every = dict(sorted((control | user_defined).items(), key=lambda item: item[1]))
         self._special = Partition(TextMatcher(every), *strips)
 
-        build = _MODELS.get(fields.text("tokenizer.ggml.model"))
-        if build is None:
-            raise _unsupported(fields, "tokenizer.ggml.model", ", ".join(sorted(_MODELS)))
         visible = dict(ids)
         for text in control:
             del visible[text]
