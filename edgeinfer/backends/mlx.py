@@ -124,7 +124,7 @@ class MLXBackend:
             views.append(View(start, stop, state.length, state.cached.layers, wanted))
         # One row is bound by memory, which one thread nearly fills; a second one only waits when the machine is busy.
         threads = 1 if views[-1].stop == 1 else self._threads
-        with self._pools.limit(limits=threads, user_api="blas"):
+        with self._pools.limit(limits=threads, user_api="blas"), np.errstate(all="ignore"):
             logits = self._model(Batch(_joined(chunks), views))
         for chunk in chunks:
             chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)

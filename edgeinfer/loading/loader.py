@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile, open_gguf
@@ -43,7 +45,7 @@ def load(path: Path, context: int = 0) -> Loaded:
     Everything is checked before the first weight is read. Raises ModelNotFound, CorruptFile, UnsupportedModel,
     BadRequest or MemoryLimit.
     """
-    with open_gguf(path) as file:
+    with open_gguf(path) as file, np.errstate(all="ignore"):
         needed = needs(file)
         chosen = checked_context(file, needed, context)
         vocab_size = _vocabulary(file)

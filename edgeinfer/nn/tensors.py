@@ -10,6 +10,7 @@ import numpy as np
 from edgeinfer import ops
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.gguf import GGUFFile, TensorInfo
+from edgeinfer.quant.codec import decode
 
 
 class Tensors:
@@ -72,15 +73,12 @@ class Tensors:
         self.asked.add(full)
         return info
 
-    def _packed(self, info: TensorInfo) -> ops.PackedWeight:
-        blocks = self.file.blocks(info.name)
-        return ops.PackedWeight(info.codec, blocks, (info.shape[0], info.shape[-1]))
-
     def _read_matrix(self, info: TensorInfo) -> ops.Weight:
-        return ops.prepare(self._packed(info), self.wide)
+        rows, columns = info.shape
+        return ops.prepare(ops.PackedWeight(info.codec, self.file.blocks(info.name), (rows, columns)), self.wide)
 
     def _read_vector(self, info: TensorInfo) -> mx.array:
-        return mx.array(self._packed(info).decode().reshape(info.shape))
+        return mx.array(decode(info.codec, self.file.blocks(info.name)).reshape(info.shape))
 
 
 class Outline(Tensors):

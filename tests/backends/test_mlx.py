@@ -162,6 +162,16 @@ def test_threads_bound_the_blas_during_a_step_alone(tmp_path: Path, monkeypatch:
         assert blas() == before
 
 
+@pytest.mark.parametrize("broken", ["blk.0.ffn_up.weight", "blk.1.attn_q.weight"])
+def test_broken_weights_give_logits_that_are_not_finite_and_no_warnings(tmp_path: Path, broken: str) -> None:
+    """What to do about it is the caller's matter; here an infinite scale meets a q of zero."""
+    columns = 64
+    infinite = np.full((128 if "ffn" in broken else 64, columns), np.inf)
+    infinite[:, ::2] = 0
+    backend = MLXBackend.load(tiny_gguf(tmp_path / "m.gguf", tensors={broken: infinite}))
+    assert not np.isfinite(run(backend, backend.open(), TOKENS[:5])).any()
+
+
 def test_after_close_nothing_runs(backend: MLXBackend) -> None:
     sequence = backend.open()
     run(backend, sequence, TOKENS[:5])
