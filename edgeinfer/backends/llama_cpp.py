@@ -41,7 +41,7 @@ from edgeinfer.backends.llama_library import (
 )
 from edgeinfer.backends.llama_plan import Plan, describe, plan
 from edgeinfer.backends.memory import hand_back_memory
-from edgeinfer.errors import ContextLimit, EdgeInferError, LimitExceeded, MemoryLimit
+from edgeinfer.errors import ContextLimit, EdgeInferError, LimitExceeded
 from edgeinfer.formats.gguf import open_gguf
 
 __all__ = [
@@ -117,7 +117,8 @@ class LlamaCppBackend:
             with ExitStack() as undo:
                 undo.callback(lib.api.llama_model_free, model)
                 planned = plan(lib.api, model, metadata, path, context, _LOGITS_BYTES, _BATCH)
-                handle = _new_context(lib, model, planned, threads, path)
+                while not (handle := _new_context(lib, model, planned, threads)):
+                    planned = planned.halved(path, lib.log.reason(), asked_for=context)
                 info = describe(lib.api, model, metadata, path, planned, gpu_layers)
                 undo.pop_all()
         return cls(lib, model, handle, info, planned)
@@ -295,7 +296,7 @@ def _load_model(lib: Library, path: Path, first: Path, gpu_layers: int) -> int:
     return model
 
 
-def _new_context(lib: Library, model: int, planned: Plan, threads: int, path: Path) -> int:
+def _new_context(lib: Library, model: int, planned: Plan, threads: int) -> int | None:
     params = lib.api.llama_context_default_params()
     params.n_ctx = planned.cells
     params.n_batch = params.n_ubatch = _BATCH
@@ -306,12 +307,4 @@ def _new_context(lib: Library, model: int, planned: Plan, threads: int, path: Pa
     params.swa_full = True  # else what has left a window could not come back
     lib.log.clear()
     context: int | None = lib.api.llama_init_from_model(model, params)
-    if not context:
-        needed = planned.cells * planned.kv_bytes_per_token
-        raise MemoryLimit(
-            f"{path.name}: llama.cpp could not make a context of {planned.context} tokens ({lib.log.reason()}); "
-            "load with less context",
-            needed,
-            psutil.virtual_memory().available,
-        )
     return context

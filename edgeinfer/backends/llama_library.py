@@ -20,7 +20,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.errors import BackendUnavailable, CorruptFile, EdgeInferError, UnsupportedModel
+import psutil
+
+from edgeinfer.errors import BackendUnavailable, CorruptFile, EdgeInferError, MemoryLimit, UnsupportedModel
 from edgeinfer.sanitize import sanitize
 
 INSTALL = "pip install 'edgeinfer[llama-cpp]'"
@@ -142,6 +144,14 @@ _FAILURES: tuple[tuple[str, Callable[[Path, str, str], EdgeInferError]], ...] = 
         ),
     ),
     (r"tensor '(.*?)'", lambda path, name, reason: CorruptFile(path, name, None, reason)),
+    (
+        r"(unable to allocate|failed to allocate|out of memory)",
+        lambda path, _, reason: MemoryLimit(
+            f"{path.name} does not fit: llama.cpp says {reason}; take a smaller model",
+            path.stat().st_size,
+            psutil.virtual_memory().available,
+        ),
+    ),
     (r"key not found in model: (\S+)", lambda path, name, reason: CorruptFile(path, name, None, reason)),
     (r"key (\S+) has wrong", lambda path, name, reason: CorruptFile(path, name, None, reason)),
 )

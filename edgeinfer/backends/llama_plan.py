@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,17 @@ class Plan:
     outputs: int  # rows of logits a decode
     kv_bytes_per_token: int
     recurrent: bool  # some layer keeps a state instead of a cache
+
+    def halved(self, path: Path, reason: str, asked_for: int) -> Plan:
+        """Half the context, for a device that could not hold the whole; MemoryLimit where that is no choice of ours."""
+        if asked_for or self.context <= _SMALLEST_CONTEXT:
+            raise MemoryLimit(
+                f"{path.name}: llama.cpp could not make a context of {self.context} tokens ({reason}); "
+                "load with less context",
+                self.cells * self.kv_bytes_per_token,
+                psutil.virtual_memory().available,
+            )
+        return replace(self, context=self.context // 2, cells=self.context // 2)
 
 
 def plan(
