@@ -47,6 +47,9 @@ class Fault:
     extra: bytes = b""  # after the content, with a length that says so
     chunked: bool = False  # no length at all
     etag: str | None = None
+    force_range: bool = False  # a 206 even though If-Range does not match
+    wrong_start: int | None = None  # a 206 from another place than was asked for
+    cut: int | None = None  # the body ends early, and its framing says that this is all of it
 
 
 class Hub:
@@ -207,21 +210,23 @@ class _Handler(BaseHTTPRequestHandler):
         content = content if fault.body is None else fault.body
         etag = fault.etag if fault.etag is not None else f'"{sha256(content)[:16]}"'
         headers = {"ETag": etag} if etag else {}
-        start, total = 0, len(content)
-        matches = ask.headers.get("if-range", etag) == etag
+        total = len(content)
+        if fault.gzip:
+            content, headers["Content-Encoding"] = gzip.compress(content), "gzip"
+            total = len(content)
+        matches = fault.force_range or ask.headers.get("if-range", etag) == etag
         ask.status = 200
         if "range" in ask.headers and matches and not fault.ignore_range:
             first, _, last = ask.headers["range"].removeprefix("bytes=").partition("-")
-            start, stop = int(first), min(int(last or total), total - 1)
+            start = int(first) if fault.wrong_start is None else fault.wrong_start
+            stop = min(int(last or total), total - 1)
             if start >= total:
                 self._reply(ask, 416, {"Content-Range": f"bytes */{total}"})
                 return
             ask.status = 206
             headers["Content-Range"] = f"bytes {start}-{stop}/{total}"
             content = content[start : stop + 1]
-        if fault.gzip:
-            content, headers["Content-Encoding"] = gzip.compress(content), "gzip"
-        content += fault.extra
+        content = content[: fault.cut] + fault.extra
         headers |= fault.headers
         self.send_response(ask.status)
         for key, value in {"Content-Length": str(len(content)), **headers}.items():

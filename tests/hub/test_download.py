@@ -9,13 +9,14 @@ import threading
 from collections import namedtuple
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from edgeinfer.errors import BadInput, CorruptFile, DiskLimit, EdgeInferError, ModelError, NetworkFailed
 from edgeinfer.hub import partial as partial_module
 from edgeinfer.hub.download import download, probe
 from edgeinfer.hub.model import Progress, Remote
-from edgeinfer.hub.transport import Patience
+from edgeinfer.hub.transport import Patience, open_url
 from tests.hub.server import Fault, Hub, sha256
 
 Usage = namedtuple("Usage", "total used free")
@@ -55,6 +56,7 @@ def test_what_is_there_already_is_not_asked_for(hub: Hub, remote: Remote, target
     assert len(hub.log) == asked
 
 
+OTHER = b"GGUF" + bytes(500_000)
 CURES = {
     "drop at a byte": [Fault(drop_after=123_457)],
     "drop again and again": [Fault(drop_after=100_000), Fault(drop_after=1), Fault(drop_after=200_000)],
@@ -68,8 +70,8 @@ CURES = {
     "416 in the middle": [Fault(drop_after=100_000), Fault(status=416, headers={"Content-Range": "bytes */9"})],
     "200 in place of 206": [Fault(drop_after=100_000), Fault(ignore_range=True)],
     "another ETag": [Fault(drop_after=100_000), Fault(etag='"other"')],
-    "another ETag in a 206": [Fault(drop_after=100_000), Fault(etag='"x"', headers={"ETag": '"y"'})],
-    "206 of another place": [Fault(drop_after=100_000), Fault(headers={"Content-Range": "bytes 5-9/500004"})],
+    "other content in a 206": [Fault(drop_after=100_000), Fault(body=OTHER, etag='"y"', force_range=True)],
+    "206 of another place": [Fault(drop_after=100_000), Fault(wrong_start=50_000)],
     "206 of another size": [Fault(drop_after=100_000), Fault(headers={"Content-Range": "bytes 100000-9/9"})],
     "206 without a range": [Fault(drop_after=100_000), Fault(headers={"Content-Range": "junk"})],
     "gzip": [Fault(gzip=True)],
@@ -96,7 +98,7 @@ def test_a_fault_that_passes_is_survived(
 FATAL = {
     "longer, with a length": (Fault(extra=b"x" * 9), NetworkFailed, "expected 500004"),
     "longer, without a length": (Fault(extra=b"x" * 9, chunked=True), NetworkFailed, "more than the expected 500004"),
-    "wrong bytes": (Fault(body=b"GGUF" + bytes(500_000)), CorruptFile, "sha256"),
+    "wrong bytes": (Fault(body=OTHER), CorruptFile, "sha256"),
     "an HTML page": (Fault(body=b"<!DOCTYPE html><html>log in</html>"), ModelError, "HTML page"),
     "a Git LFS pointer": (Fault(body=b"version https://git-lfs.github.com/spec/v1\n"), ModelError, "Git LFS pointer"),
     "nothing": (Fault(body=b""), ModelError, "GGUF"),
@@ -174,6 +176,37 @@ def test_without_a_hash_a_validator_decides_whether_to_go_on(
     hub.files["/file/m.gguf"] = changed = b"GGUF" + bytes(300_000)
     assert download(bare, target, patience) == sha256(changed)
     assert (hub.log[-1].start, hub.log[-1].status) == (200_000, 200)
+
+
+def test_without_hash_and_validator_nothing_of_an_earlier_run_is_trusted(
+    hub: Hub, remote: Remote, target: Path, patience: Patience
+) -> None:
+    bare = Remote(remote.url, remote.file)
+    hub.faults = [Fault(drop_after=200_000, etag=""), *[Fault(status=503)] * 10]
+    with pytest.raises(NetworkFailed):
+        download(bare, target, patience)
+    hub.files["/file/m.gguf"] = OTHER
+    hub.faults = [Fault(etag="")]
+    assert download(bare, target, patience) == sha256(OTHER)
+    assert hub.log[-1].start == 0
+
+
+def test_compressed_data_that_ends_early_is_asked_for_again(
+    hub: Hub, remote: Remote, target: Path, patience: Patience, payload: bytes
+) -> None:
+    hub.faults = [Fault(gzip=True, chunked=True, cut=100_000)]
+    assert download(Remote(remote.url, remote.file), target, patience) == sha256(payload)
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1/m", "http://example.org/m", "file:///etc/passwd"])
+def test_https_is_never_left(place: str) -> None:
+    answer = httpx2.MockTransport(lambda _: httpx2.Response(302, headers={"Location": place}))
+    with (
+        httpx2.Client(transport=answer) as client,
+        pytest.raises(NetworkFailed, match=r"redirects to .*; only https is followed"),
+        open_url(client, "https://example.org/m", {}),
+    ):
+        pass
 
 
 def test_a_redirect_to_another_host_does_not_get_the_token(

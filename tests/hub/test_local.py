@@ -15,7 +15,7 @@ from edgeinfer.settings import Settings
 from tests.tiny import tiny_gguf
 
 COMMIT = "a" * 40
-OLDER = "b" * 40
+OLDER = "0" * 40  # before COMMIT in order of name
 
 
 @pytest.fixture(scope="module")
