@@ -197,12 +197,12 @@ def load_mlx(path: Path) -> MLXBackend:
 
 # The tiny models' logits have a standard deviation of 1.6, and one token too many or too few moves them by about 1.
 # The same tokens in other steps move them less: the backends pick other kernels for one row than for many, and add in
-# the order of the cache. As shipped llama.cpp sums float16 values in float16, and its GELU is a table in float16.
+# the order of the cache; Mamba's state carries its rounding along. As shipped llama.cpp sums float16 values in float16, and its GELU is a table in float16.
 KINDS = (
     Kind("tape", load_tape, "none", 0.0),
     Kind("llama.cpp exact llama", load_exact, "llama", 2e-5),
     Kind("llama.cpp exact gemma3", load_exact, "gemma3", 3e-3),
-    Kind("llama.cpp exact mamba", load_exact, "mamba", 2e-5, rewinds=False),
+    Kind("llama.cpp exact mamba", load_exact, "mamba", 1e-4, rewinds=False),
     Kind("llama.cpp crowded llama", load_crowded, "llama", 2e-5, 2, (1, 9, 40)),
     Kind("llama.cpp crowded gemma3", load_crowded, "gemma3", 3e-3, 2, (1, 9, 40)),
     Kind("llama.cpp llama", load_llama_cpp, "llama", 5e-2),
