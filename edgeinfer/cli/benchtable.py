@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from edgeinfer.cli.bars import bars
 from edgeinfer.cli.tables import table
-from edgeinfer.cli.terminal import human_bytes
 from edgeinfer.sanitize import sanitize
+from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
     from edgeinfer.bench.report import Figure, Line, Report

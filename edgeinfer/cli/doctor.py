@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from edgeinfer.cli.terminal import human_bytes
 from edgeinfer.sanitize import sanitize
+from edgeinfer.units import human_bytes
 
 PACKAGES = ("edgeinfer", "mlx", "numpy", "tokenizers", "jinja2", "huggingface-hub", "llama-cpp-python")
 

@@ -7,7 +7,7 @@ import json
 import click
 
 from edgeinfer.cli.tables import table, width
-from edgeinfer.cli.terminal import human_bytes
+from edgeinfer.units import human_bytes
 
 
 @click.command()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeinfer.cli.tables import table, width
-from edgeinfer.cli.terminal import human_bytes, note
+from edgeinfer.cli.terminal import note
+from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
     from edgeinfer.hub.sources import LocalModel

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeinfer.cli.terminal import human_bytes, note
+from edgeinfer.cli.terminal import note
 from edgeinfer.sanitize import sanitize
+from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
     from tqdm import tqdm

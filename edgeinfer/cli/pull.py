@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.progress import download_progress
-from edgeinfer.cli.terminal import human_bytes, note
+from edgeinfer.cli.terminal import note
 from edgeinfer.sanitize import sanitize
+from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
     from edgeinfer.hub.sources import LocalModel, Plan

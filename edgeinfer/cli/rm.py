@@ -6,9 +6,9 @@ import json
 
 import click
 
-from edgeinfer.cli.terminal import human_bytes
 from edgeinfer.errors import BadInput, ModelNotFound
 from edgeinfer.sanitize import sanitize
+from edgeinfer.units import human_bytes
 
 
 @click.command()

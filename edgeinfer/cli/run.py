@@ -15,10 +15,11 @@ import click
 
 from edgeinfer.cli.options import model_options, sampling_options
 from edgeinfer.cli.progress import download_progress
-from edgeinfer.cli.terminal import human_bytes, note, read_text
+from edgeinfer.cli.terminal import note, read_text
 from edgeinfer.errors import BadRequest
 from edgeinfer.sanitize import sanitize
 from edgeinfer.types import Event, Finished, Message, ReasoningDelta, Reply, ReplyBuilder, SamplingParams, TextDelta
+from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
     from edgeinfer.generation.engine import Stream

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeinfer.cli.terminal import human_bytes
 from edgeinfer.errors import EdgeInferError, ModelNotFound
 from edgeinfer.sanitize import sanitize
+from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
     from edgeinfer.formats.gguf import GGUFFile

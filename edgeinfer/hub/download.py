@@ -12,9 +12,10 @@ import httpx2
 
 from edgeinfer.errors import ModelError, NetworkFailed
 from edgeinfer.formats.foreign import HEAD, not_gguf
-from edgeinfer.hub.model import OnProgress, Progress, Remote, human, silent
+from edgeinfer.hub.model import OnProgress, Progress, Remote, silent
 from edgeinfer.hub.partial import Partial, check_space, hash_file
 from edgeinfer.hub.transport import Patience, TryAgain, new_client, open_url, pause, shown
+from edgeinfer.units import human_bytes
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _CHECK_EVERY = 64 << 20  # bytes, where the server does not say how many are to come
@@ -89,7 +90,9 @@ def _receive(client: httpx2.Client, partial: Partial, on_progress: OnProgress) -
         for piece in pieces:
             _append(partial, piece, on_progress)
     if partial.total is not None and partial.length < partial.total:
-        raise TryAgain(f"{remote.file}: the connection ended after {human(partial.length)} of {human(partial.total)}")
+        raise TryAgain(
+            f"{remote.file}: the connection ended after {human_bytes(partial.length)} of {human_bytes(partial.total)}"
+        )
 
 
 def _continues(response: httpx2.Response, partial: Partial) -> bool:

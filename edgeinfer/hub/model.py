@@ -85,12 +85,3 @@ OnProgress: TypeAlias = Callable[[Progress], None]
 
 def silent(progress: Progress) -> None:
     """The OnProgress of those who do not want to know."""
-
-
-def human(count: float) -> str:
-    """``98 MB``, ``1.3 GB``: powers of 1000, as disks and downloads are sold."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.0f} {unit}" if count >= 10 or unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

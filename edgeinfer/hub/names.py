@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from edgeinfer.errors import ModelError
-from edgeinfer.hub.model import human
+from edgeinfer.units import human_bytes
 
 MAX_NAME = 100
 _RESERVED = re.compile(r"(?i)^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")  # device names on Windows
@@ -45,7 +45,7 @@ class Variant:
         return quant_of(self.stem)
 
     def __str__(self) -> str:
-        return f"{self.quant or self.name} ({human(self.size)})"
+        return f"{self.quant or self.name} ({human_bytes(self.size)})"
 
 
 def quant_of(stem: str) -> str:
@@ -135,4 +135,4 @@ def _listed(found: Iterable[Variant]) -> str:
 
 
 def _files(found: Iterable[Variant]) -> str:
-    return ", ".join(f"{one.files[0]} ({human(one.size)})" for one in found)
+    return ", ".join(f"{one.files[0]} ({human_bytes(one.size)})" for one in found)

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from edgeinfer.errors import BadInput, CorruptFile, DiskLimit
-from edgeinfer.hub.model import Remote, human
+from edgeinfer.hub.model import Remote
+from edgeinfer.units import human_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PIECE = 1 << 20
@@ -29,7 +30,9 @@ def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             free = free_bytes(path.parent)
-            message = f"{path.name}: the disk is full ({human(free)} free); make room and run the same command again"
+            message = (
+                f"{path.name}: the disk is full ({human_bytes(free)} free); make room and run the same command again"
+            )
             raise DiskLimit(message, needed, free) from None
         if error.errno == errno.ELOOP:
             raise BadInput(f"{path} is a symbolic link where a file of ours should be; remove it") from None
@@ -48,7 +51,7 @@ def free_bytes(folder: Path) -> int:
 def check_space(folder: Path, needed: int, what: str) -> None:
     free = free_bytes(folder)
     if needed + DISK_MARGIN > free:
-        message = f"{what} needs {human(needed)} of disk, {folder} has {human(free)} free; make room or set `models`"
+        message = f"{what} needs {human_bytes(needed)} of disk, {folder} has {human_bytes(free)} free; make room or set `models`"
         raise DiskLimit(message, needed, free)
 
 

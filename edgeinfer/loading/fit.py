@@ -14,6 +14,7 @@ from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile
 from edgeinfer.loading.registry import Model, build
 from edgeinfer.nn.tensors import Outline
+from edgeinfer.units import human_bytes
 
 MOST_CONTEXT = 32768
 """Tokens that a context grows to by itself."""
@@ -76,8 +77,8 @@ def checked_context(file: GGUFFile, wanted: Needs, context: int) -> int:
     total = wanted.total(chosen)
     if total > available:
         raise MemoryLimit(
-            f"{file.path.name} needs {_gib(total)} ({_gib(wanted.weights)} of weights, {_gib(total - wanted.weights)} "
-            f"for {chosen} tokens of context); {_gib(available)} are free: take a smaller model or context",
+            f"{file.path.name} needs {human_bytes(total)} ({human_bytes(wanted.weights)} of weights, {human_bytes(total - wanted.weights)} "
+            f"for {chosen} tokens of context); {human_bytes(available)} are free: take a smaller model or context",
             total,
             available,
         )
@@ -91,7 +92,3 @@ def obstacle(file: GGUFFile) -> str | None:
     except MemoryLimit as error:
         return str(error)
     return None
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"
