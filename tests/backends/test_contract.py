@@ -197,7 +197,8 @@ def load_mlx(path: Path) -> MLXBackend:
 
 # The tiny models' logits have a standard deviation of 1.6, and one token too many or too few moves them by about 1.
 # The same tokens in other steps move them less: the backends pick other kernels for one row than for many, and add in
-# the order of the cache; Mamba's state carries its rounding along. As shipped llama.cpp sums float16 values in float16, and its GELU is a table in float16.
+# the order of the cache; Mamba's state carries its rounding along. As shipped llama.cpp sums float16 values in float16,
+# and its GELU is a table in float16.
 KINDS = (
     Kind("tape", load_tape, "none", 0.0),
     Kind("llama.cpp exact llama", load_exact, "llama", 2e-5),
