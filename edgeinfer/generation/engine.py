@@ -70,8 +70,6 @@ class Engine:
 
         def command(scheduler: Scheduler) -> None:
             try:
-                if scheduler.closed:
-                    raise _closed()
                 answer.set_result(function(scheduler.backend))
             except BaseException as error:  # raised again in the caller's thread
                 answer.set_exception(error)
@@ -138,7 +136,6 @@ def _serve(
             pass
     finally:
         scheduler.close()
-        _refuse(scheduler, commands)
 
 
 def _obey(scheduler: Scheduler, commands: SimpleQueue[Command]) -> bool:
@@ -153,17 +150,6 @@ def _obey(scheduler: Scheduler, commands: SimpleQueue[Command]) -> bool:
             return False
         command(scheduler)
         block = False
-
-
-def _refuse(scheduler: Scheduler, commands: SimpleQueue[Command]) -> None:
-    """Commands that came after the end find a closed scheduler."""
-    while True:
-        try:
-            command = commands.get_nowait()
-        except Empty:
-            return
-        if command is not None:
-            command(scheduler)
 
 
 def _waker(commands: SimpleQueue[Command]) -> Callable[[], None]:

@@ -200,7 +200,7 @@ def _wait_for(logits: Any) -> None:
     """Slices of a prompt are not queued ahead of each other: a cancel would have to wait for all of them."""
     import mlx.core
 
-    mlx.core.eval(logits)  # type: ignore[no-untyped-call]
+    mlx.core.eval(logits)
 
 
 def _on_host(row: Any) -> npt.NDArray[np.float32]:

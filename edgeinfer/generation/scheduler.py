@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.backends.base import Backend, Chunk
-from edgeinfer.errors import EngineClosed
 from edgeinfer.generation.output import Writer
 from edgeinfer.generation.penalties import Breakers, find_breakers
 from edgeinfer.generation.request import Request
@@ -34,7 +33,6 @@ class Scheduler:
         self, backend: Backend, tokenizer: Tokenizer, prefill_chunk: int = PREFILL_CHUNK, max_open: int = MAX_OPEN
     ) -> None:
         self.backend = backend
-        self.closed = False
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
         self._max_open = max_open
@@ -44,10 +42,7 @@ class Scheduler:
 
     def add(self, request: Request, outlet: Outlet) -> None:
         """Takes a request that was checked; it is opened in the order of arrival."""
-        if self.closed:
-            outlet.fail(EngineClosed("the model was closed; load it again"))
-        else:
-            self._waiting.append(Run(request, outlet, self._tokenizer, self.backend.info))
+        self._waiting.append(Run(request, outlet, self._tokenizer, self.backend.info))
 
     def tick(self) -> bool:
         """One step for every request that can move; False when there is none.
@@ -76,7 +71,6 @@ class Scheduler:
 
     def close(self) -> None:
         """Ends every request as cancelled and frees the backend."""
-        self.closed = True
         for run in (*self._open, *self._waiting):
             run.finish("cancelled")
         self._open.clear()

@@ -192,8 +192,14 @@ def test_a_reader_who_pauses_is_waited_for(engines: Any) -> None:
         time.sleep(0.005)
     time.sleep(0.05)
     assert BACKLOG < backend.steps <= BACKLOG + 3
-    assert text_of(list(engine.submit(Request([5], SamplingParams(max_tokens=3, temperature=0))))) == "xxx"
     assert text_of(list(stream)) == "x" * 300
+
+
+def test_a_paused_request_holds_up_no_other(engines: Any) -> None:
+    engine, _ = engines("x" * 300)
+    stream = engine.submit(Request(PROMPT, GREEDY))
+    assert len(list(engine.submit(Request([5], SamplingParams(max_tokens=200, temperature=0))))) == 201
+    assert len(list(stream)) == 301
 
 
 def test_two_threads_get_their_own_answers_in_one_batch(engines: Any) -> None:

@@ -41,11 +41,15 @@ def test_an_engine_that_nobody_closed_lets_the_process_end(backend: str, ending:
     process = start(f"""
 engine = Engine(lambda: {backend}(tape, vocab_size=len(LETTERS), delays=0.01), tokenizer)
 stream = engine.submit(request)
-print(next(stream).text)
+print(next(stream).text, flush=True)
 {ending}
 """)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "x\n"
+    began = time.monotonic()
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (0, "x\n", "")
+    assert (process.returncode, out, err) == (0, "", "")
+    assert time.monotonic() - began < 8
 
 
 def test_ctrl_c_reaches_a_waiting_consumer() -> None:

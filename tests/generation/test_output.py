@@ -94,3 +94,10 @@ def test_thoughts_carry_the_ids_of_their_markers() -> None:
 def test_a_stop_inside_one_token_keeps_that_token() -> None:
     events, stop = write([1, 3], ["b"])
     assert (text_of(events), ids_of(events), stop) == ("aa", [1, 3], "b")
+
+
+def test_a_token_that_begins_where_an_event_ends_waits_for_the_next() -> None:
+    writer = Writer(Detokenizer(TOKENIZER, continues=True), ["bba"], None)  # type: ignore[arg-type]
+    assert [writer.add(2), writer.add(2)] == [[], []]
+    assert writer.add(2) == [TextDelta("b", (2,))]
+    assert writer.finish() == [TextDelta("bb", (2, 2))]

@@ -99,6 +99,8 @@ def test_what_a_sequence_keeps_at_the_end(backend_class: Make) -> None:
         backend = tape("Hello", backend_class)
         serve(backend, Request(PROMPT, params))
         assert kept_sequences(backend) == [PROMPT + encode(kept)]
+        if params.max_tokens < 5:
+            assert backend.steps == params.max_tokens
 
 
 def test_the_pipeline_feeds_tokens_before_they_are_read() -> None:
@@ -165,12 +167,15 @@ def test_a_prompt_is_computed_in_slices_between_the_steps_of_others() -> None:
 
 
 def test_prompts_share_the_slices_fairly() -> None:
-    scheduler = Scheduler(tape("a", prefixes=0), TOKENIZER, prefill_chunk=8)
+    backend = tape("a", prefixes=0)
+    scheduler = Scheduler(backend, TOKENIZER, prefill_chunk=8)
     long, short = Kept(), Kept()
     scheduler.add(Request(encode("b" * 200), GREEDY), long)
     scheduler.add(Request(encode("c" * 8), GREEDY), short)
     for _ in range(4):
+        before = backend.tokens
         scheduler.tick()
+        assert backend.tokens - before <= 8 + 1
     assert short.finished.finish_reason == "stop"
     assert not long.events
 
@@ -278,7 +283,7 @@ def test_cancelled_and_paused_requests() -> None:
     assert paused.text == "Hello"
 
 
-def test_closing_cancels_and_refuses() -> None:
+def test_closing_cancels() -> None:
     backend = tape("Hello")
     scheduler = Scheduler(backend, TOKENIZER, max_open=1)
     outlets = [Kept(), Kept()]
@@ -287,9 +292,6 @@ def test_closing_cancels_and_refuses() -> None:
     scheduler.tick()
     scheduler.close()
     assert [outlet.finished.finish_reason for outlet in outlets] == ["cancelled", "cancelled"]
-    late = Kept()
-    scheduler.add(Request(PROMPT, GREEDY), late)
-    assert isinstance(late.error, EngineClosed)
     with pytest.raises(EngineClosed):
         backend.open()
 
