@@ -90,9 +90,8 @@ def _receive(client: httpx2.Client, partial: Partial, on_progress: OnProgress) -
         for piece in pieces:
             _append(partial, piece, on_progress)
     if partial.total is not None and partial.length < partial.total:
-        raise TryAgain(
-            f"{remote.file}: the connection ended after {human_bytes(partial.length)} of {human_bytes(partial.total)}"
-        )
+        have, wanted = human_bytes(partial.length), human_bytes(partial.total)
+        raise TryAgain(f"{remote.file}: the connection ended after {have} of {wanted}")
 
 
 def _continues(response: httpx2.Response, partial: Partial) -> bool:

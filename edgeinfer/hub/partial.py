@@ -51,8 +51,8 @@ def free_bytes(folder: Path) -> int:
 def check_space(folder: Path, needed: int, what: str) -> None:
     free = free_bytes(folder)
     if needed + DISK_MARGIN > free:
-        message = f"{what} needs {human_bytes(needed)} of disk, {folder} has {human_bytes(free)} free; make room or set `models`"
-        raise DiskLimit(message, needed, free)
+        sizes = f"needs {human_bytes(needed)} of disk, {folder} has {human_bytes(free)} free"
+        raise DiskLimit(f"{what} {sizes}; make room or set `models`", needed, free)
 
 
 def hash_file(path: Path) -> str:

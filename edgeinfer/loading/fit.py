@@ -76,9 +76,10 @@ def checked_context(file: GGUFFile, wanted: Needs, context: int) -> int:
     chosen = context or default_context(wanted, available)
     total = wanted.total(chosen)
     if total > available:
+        parts = f"{human_bytes(wanted.weights)} of weights, {human_bytes(total - wanted.weights)} for"
         raise MemoryLimit(
-            f"{file.path.name} needs {human_bytes(total)} ({human_bytes(wanted.weights)} of weights, {human_bytes(total - wanted.weights)} "
-            f"for {chosen} tokens of context); {human_bytes(available)} are free: take a smaller model or context",
+            f"{file.path.name} needs {human_bytes(total)} ({parts} {chosen} tokens of context); "
+            f"{human_bytes(available)} are free: take a smaller model or context",
             total,
             available,
         )

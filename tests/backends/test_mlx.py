@@ -18,7 +18,7 @@ from edgeinfer.backends.base import Chunk
 from edgeinfer.backends.mlx import MLXBackend, MLXSequence
 from edgeinfer.errors import BadRequest, EngineClosed, MemoryLimit
 from edgeinfer.loading import fit
-from edgeinfer.ops import host, plain
+from edgeinfer.ops import host, plain, workers
 from tests.oracle import Oracle
 from tests.tiny import tiny_gguf
 
@@ -140,26 +140,25 @@ def test_the_path_of_gpus_computes_the_same(tmp_path: Path, architecture: str, m
     assert sequence.cached.layers[0].keys.dtype == mx.float16
 
 
-def test_threads_bound_the_blas_during_a_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single row is multiplied by one thread, whatever was asked for."""
-    seen: list[set[int]] = []
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_are_ours_and_not_those_of_blas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    seen: list[tuple[int, set[int]]] = []
 
     def blas() -> set[int]:
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
     def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
-        seen.append(blas())
+        seen.append((workers.current().count, blas()))
         return host.rms_norm(x, weight, eps)
 
     before = blas()
     monkeypatch.setattr(ops, "rms_norm", rms_norm)
-    for threads, tokens, expected in ((1, TOKENS, 1), (2, TOKENS, 2), (2, TOKENS[:1], 1)):
-        backend = MLXBackend.load(tiny_gguf(tmp_path / "m.gguf"), threads=threads)
-        seen.clear()
-        run(backend, backend.open(), tokens)
-        assert seen
-        assert all(found == {expected} for found in seen)
-        assert blas() == before
+    backend = MLXBackend.load(tiny_gguf(tmp_path / "m.gguf"), threads=threads)
+    run(backend, backend.open(), TOKENS)
+    assert seen
+    assert all(found == (threads, {1}) for found in seen)
+    assert blas() == before
+    assert workers.current().count == 1
 
 
 @pytest.mark.parametrize("broken", ["blk.0.ffn_up.weight", "blk.1.attn_q.weight"])
@@ -186,7 +185,7 @@ def test_after_close_nothing_runs(backend: MLXBackend) -> None:
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny_gguf(tmp_path / "m.gguf")
     monkeypatch.setattr(fit, "available_memory", lambda: 1 << 20)
-    with pytest.raises(MemoryLimit, match=r"m\.gguf needs .* GiB .*; 0\.00 GiB are free") as caught:
+    with pytest.raises(MemoryLimit, match=r"m\.gguf needs .* of weights, .* tokens of context\); .* are free") as caught:
         MLXBackend.load(path)
     assert caught.value.needed > caught.value.available == 1 << 20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.hub.model import Plan, Remote, human
+from edgeinfer.hub.model import Plan, Remote
 from edgeinfer.hub.names import MAX_NAME, plain_file, quant_of, safe_name, variants
 from edgeinfer.hub.store import Store, StoredFile
 
@@ -140,10 +140,3 @@ QUANTS = {
 @pytest.mark.parametrize(("stem", "quant"), QUANTS.items(), ids=QUANTS)
 def test_the_quantization_is_read_from_a_name(stem: str, quant: str) -> None:
     assert quant_of(stem) == quant
-
-
-def test_sizes_for_people() -> None:
-    sizes = (0, 999, 1000, 98_362_432, 808_000_000, 2_497_280_256, 999_600_000, 5 * 10**12)
-    assert [human(size) for size in sizes] == [
-        *("0 bytes", "999 bytes", "1.0 kB", "98 MB", "808 MB", "2.5 GB", "1.0 GB", "5.0 TB"),
-    ]
