@@ -11,7 +11,6 @@ from weakref import WeakSet
 import mlx.core as mx
 import numpy as np
 import psutil
-from threadpoolctl import ThreadpoolController
 
 from edgeinfer import ops
 from edgeinfer.backends.base import Chunk, ModelInfo
@@ -72,7 +71,6 @@ class MLXBackend:
         self._running: WeakSet[MLXSequence] = WeakSet()
         self._closed = False
         self._threads = threads or psutil.cpu_count(logical=False) or 1
-        self._pools = ThreadpoolController()
         per_token = loaded.needs.kv_per_token
         self._store = PrefixStore(min(2 * loaded.context * per_token, available_memory() // 8))
         self.info = ModelInfo(
@@ -122,9 +120,7 @@ class MLXBackend:
             stop = start + _count(chunk.tokens)
             wanted = {"none": range(0), "last": range(stop - 1, stop), "all": range(start, stop)}[chunk.rows]
             views.append(View(start, stop, state.length, state.cached.layers, wanted))
-        # One row is bound by memory, which one thread nearly fills; a second one only waits when the machine is busy.
-        threads = 1 if views[-1].stop == 1 else self._threads
-        with self._pools.limit(limits=threads, user_api="blas"), np.errstate(all="ignore"):
+        with ops.threads(self._threads):
             logits = self._model(Batch(_joined(chunks), views))
         for chunk in chunks:
             chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)

@@ -17,11 +17,12 @@ from edgeinfer.ops import host, plain
 from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import PackedWeight, Weight
+from edgeinfer.ops.workers import threads
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
     "PackedWeight", "Rotary", "Weight", "add", "attention", "device", "embed", "gated", "kv_dtype", "linear", "on_gpu",
-    "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "split_heads",
+    "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import PackedWeight
+from edgeinfer.ops.workers import current
 from edgeinfer.quant.codec import Codec
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -33,7 +34,7 @@ PATHS: Mapping[str, str] = {
     "attention": "numpy (BLAS)",
 }
 _SCORES = 1 << 22
-"""Attention scores held at once: 16 MiB."""
+"""Attention scores that a thread holds at once: 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,7 @@ class DenseWeight:
         return self.array.nbytes
 
     def linear(self, x: mx.array) -> mx.array:
-        rows = _view(x)
-        if len(rows) == 1:
-            return mx.array((self.array @ rows[0])[None])
-        return mx.array((self.array @ rows.T).T)  # for a few rows twice as quick as rows @ array.T
+        return mx.array(current().product(self.array, _view(x).T).T)  # for a few rows twice as quick as x @ array.T
 
     def embed(self, tokens: mx.array) -> mx.array:
         return mx.array(self.array[np.asarray(tokens)])
@@ -130,7 +128,8 @@ def attention(
     all_keys, all_values = _view(keys), _view(values)
     out = np.empty((count, heads, size), np.float32)
     rows = max(1, min(128, _SCORES // (heads * length)))
-    for start in range(0, count, rows):
+
+    def block(start: int) -> None:
         stop = min(start + rows, count)
         newest = length - count + stop  # keys that this block's last query sees end here
         oldest = max(0, length - count + start + 1 - window) if window else 0
@@ -141,6 +140,8 @@ def attention(
         )
         mixed = weights.reshape(kv_heads, -1, newest - oldest) @ all_values[:, oldest:newest]  # K (G rows) D
         out[start:stop] = mixed.reshape(heads, stop - start, size).transpose(1, 0, 2)
+
+    current().each(block, range(0, count, rows))
     return mx.array(out.reshape(count, heads * size))
 
 
