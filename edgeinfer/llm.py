@@ -209,7 +209,7 @@ def _are_messages(prompt: Prompt) -> TypeIs[Sequence[Message]]:
 
 def _messages(prompt: Prompt) -> Sequence[Message]:
     if not _are_messages(prompt):
-        raise BadRequest('chat() takes messages, [{"role": "user", "content": …}]; generate() continues text', "messages")
+        raise BadRequest('chat() takes messages: [{"role": "user", "content": "Hi"}]', "messages")
     return prompt
 
 

@@ -82,7 +82,7 @@ def test_without_llama_cpp_the_command_that_installs_it_is_named(
 
 
 def test_what_mlx_cannot_do_is_refused_when_mlx_is_wanted(foreign: Path) -> None:
-    with pytest.raises(UnsupportedModel, match="--backend llama.cpp may run it"):
+    with pytest.raises(UnsupportedModel, match=r"--backend llama\.cpp may run it"):
         chosen(foreign, "mlx")
 
 
