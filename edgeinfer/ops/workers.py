@@ -49,10 +49,9 @@ class Workers:
         if self._pool is None or weight.size * x.shape[1] < WORTH:
             return weight @ x
         out = np.empty((len(weight), x.shape[1]), np.float32)
-        borders = np.linspace(0, len(weight), self.count + 1).astype(int).tolist()
 
         def piece(index: int) -> None:
-            rows = slice(borders[index], borders[index + 1])
+            rows = slice(len(weight) * index // self.count, len(weight) * (index + 1) // self.count)
             np.matmul(weight[rows], x, out=out[rows])
 
         self.each(piece, range(self.count))
