@@ -21,6 +21,7 @@ from edgeinfer.errors import EdgeInferError
 if TYPE_CHECKING:
     from edgeinfer.bench.worker import Job
 
+TOKENIZER_INCLUDED = True  # llama.cpp reads it with the weights
 _BATCH = 512  # tokens a decode: llama.cpp's default for a physical batch
 
 

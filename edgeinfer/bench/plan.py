@@ -97,7 +97,8 @@ class Plan:
 
         Raises BadRequest when one of ``asked`` (names of fields) holds a length that does not fit.
         """
-        room = {"depths": context - DECODED - WARM_UP - 1, "prefill": context, "rows": context}
+        beyond = max(DECODED + WARM_UP + 1, *(rows for rows in self.rows if rows <= context), 0)
+        room = {"depths": context - beyond, "prefill": context, "rows": context}
         kept = {}
         for name, most in room.items():
             values: tuple[int, ...] = getattr(self, name)

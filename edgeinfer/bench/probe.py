@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgeinfer.bench.busy import Guard
 from edgeinfer.bench.plan import PACING_TOKENS, PROMPT
 
 if TYPE_CHECKING:
@@ -23,41 +24,46 @@ _STATUS = Path("/proc/self/status")
 class Probe:
     """Seconds, and bytes beyond those of Python itself.
 
-    imports: of the engine's code. load: until the model is ready for text; weights: without the tokenizer, None where
-    an engine reads both at once or has none here. prompted: after a prompt of 512 tokens, or as many as the context
-    holds; None where that would take longer than the plan's patience. peak: the most at any time.
+    imports: of the engine's code. weights: None where the engine reads the tokenizer with them. load: weights and
+    tokenizer, None where there is none. prompted: after a prompt of 512 tokens, or as many as the context holds; None
+    where that would take longer than the plan's patience. peak: the most at any time. foreign: cores that others kept
+    busy while it loaded.
     """
 
     imports: float
-    load: float
     weights: float | None
+    load: float | None
     loaded: int
     prompted: int | None
     peak: int
+    foreign: float | None
 
 
 def probe(job: Job) -> Probe:
     """Imports, loads and prompts the engine of a job in this process, which must not have done so before."""
     from edgeinfer.bench.worker import ENGINES
 
-    python = resident_bytes()
+    guard, python = Guard(), resident_bytes()
+    guard.start()
     started = time.perf_counter()
     module = import_module(ENGINES[job.engine])
     module.prepare()
     imported = time.perf_counter()
     subject = module.load(job)
     seconds = time.perf_counter() - imported
-    loaded = resident_bytes()
+    foreign, loaded = guard.stop(), resident_bytes()
     prompted = resident_bytes() if _prompt(subject, job) else None
     peak = peak_bytes()
-    tokenizer = _tokenizer_seconds(module, job.model)
+    included = getattr(module, "TOKENIZER_INCLUDED", False)
+    tokenizer = 0.0 if included else _tokenizer_seconds(module, job.model)
     return Probe(
         imports=imported - started,
-        load=seconds + (tokenizer or 0.0),
-        weights=seconds if tokenizer is not None else None,
+        weights=None if included else seconds,
+        load=None if tokenizer is None else seconds + tokenizer,
         loaded=loaded - python,
         prompted=None if prompted is None else prompted - python,
         peak=peak - python,
+        foreign=foreign,
     )
 
 

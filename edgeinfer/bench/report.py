@@ -6,7 +6,7 @@ As JSON (``Report.to_json``)::
      "model": {"name", "file", "architecture", "quantization", "parameters", "bytes"},
      "machine": {"system", "cpu", "cores", "logical_cores", "isa", "memory", "load", "python", "versions"},
      "settings": {"threads", "context", "device", "rounds", "seed", "quick"},
-     "engines": [{"name", "failed": null or why, "note"}],
+     "engines": [{"name", "failed": null or why}],
      "lines": [{"section", "label", "unit", "better": "higher" or "lower", "case": {"kind", "size", "depth"} or null,
                 "figures": {engine: {"median", "low", "high", "samples": {round: value}, "disturbed": [round],
                                      "variant"} or {"missing": why}},
@@ -30,7 +30,7 @@ from typing import Any, Literal, TypeAlias
 from edgeinfer.bench.machine import Machine
 from edgeinfer.bench.plan import OURS, Case, Plan
 from edgeinfer.bench.probe import Probe
-from edgeinfer.bench.session import Cell, Measured
+from edgeinfer.bench.session import Measured, disturbed
 from edgeinfer.bench.statistics import Spread, ratio
 
 Better: TypeAlias = Literal["higher", "lower"]
@@ -223,8 +223,8 @@ def _rows_lines(measured: Measured, plan: Plan, engines: Sequence[str]) -> list[
 
 _PROBE_LINES: tuple[tuple[str, str, str, Callable[[Probe], float | None], str], ...] = (
     ("load", "import", "s", attrgetter("imports"), ""),
-    ("load", "weights", "s", lambda probe: probe.weights, "always reads the tokenizer too"),
-    ("load", "with tokenizer", "s", lambda probe: probe.load, ""),
+    ("load", "weights", "s", attrgetter("weights"), "reads the tokenizer with them"),
+    ("load", "with tokenizer", "s", attrgetter("load"), "the checkpoint has none"),
     ("memory", "loaded", "MB", lambda probe: probe.loaded / 1e6, ""),
     ("memory", "after a prompt", "MB", lambda probe: in_megabytes(probe.prompted), "the prompt would take too long"),
     ("memory", "peak", "MB", lambda probe: probe.peak / 1e6, ""),
@@ -238,9 +238,11 @@ def _probe_lines(measured: Measured, engines: Sequence[str]) -> list[Line]:
         figures = {}
         for name in engines:
             variant = next(iter(VARIANTS[name]))
-            found = {number: value(probe) for number, probe in measured.probes.get(variant, {}).items()}
-            values = {number: one for number, one in found.items() if one is not None}
-            figures[name] = Figure(values, missing=measured.failures.get(variant) or absent or "not measured")
+            probes = measured.probes.get(variant, {})
+            values = {number: one for number, probe in probes.items() if (one := value(probe)) is not None}
+            busy = tuple(number for number, probe in probes.items() if disturbed(probe)) if section == "load" else ()
+            missing = measured.failures.get(variant) or absent or "not measured"
+            figures[name] = Figure(values, busy, missing=missing)
         lines.append(Line(section, label, unit, "lower", figures))
     return lines
 
@@ -257,7 +259,7 @@ def _best(measured: Measured, engine: str, case: Case) -> Figure:
 
 
 def _figure(measured: Measured, name: str, case: Case, variant: str = "") -> Figure:
-    cell: Cell = measured.cells[name][case]
+    cell = measured.cells[name][case]
     missing = cell.skipped or measured.failures.get(name, "not measured")
     return Figure(dict(cell.seconds), tuple(sorted(cell.disturbed)), variant, missing)
 

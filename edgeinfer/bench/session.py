@@ -170,7 +170,7 @@ class Session:
         return self._random.sample(items, len(items))
 
 
-def disturbed(sample: Sample) -> bool:
+def disturbed(sample: Sample | Probe) -> bool:
     """Whether others took more of the machine than a measurement can bear. False where the system does not say."""
     return sample.foreign is not None and sample.foreign > FOREIGN_LIMIT
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,11 +26,6 @@ class Spread:
     def percent(self) -> float:
         """Half of the range, in percent of the median."""
         return 50 * (self.high - self.low) / self.median if self.median else 0.0
-
-    def map(self, function: Callable[[float], float]) -> Spread:
-        """The spread of values that ``function``, rising or falling throughout, makes of the samples."""
-        ends = function(self.low), function(self.high)
-        return Spread(function(self.median), min(ends), max(ends), self.count)
 
 
 def ratio(over: Mapping[int, float], under: Mapping[int, float]) -> Spread | None:

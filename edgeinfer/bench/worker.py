@@ -25,7 +25,7 @@ ENGINES = {
     "llama-cpp": "edgeinfer.bench.llama",
     "mlx-lm": "edgeinfer.bench.mlxlm",
 }
-"""The modules: each has ``prepare()`` and ``load(job)``; ``load_tokenizer(path)`` where that is a step of its own."""
+"""The modules: each has ``prepare()`` and ``load(job)``, and ``load_tokenizer(path)`` or ``TOKENIZER_INCLUDED``."""
 
 
 @dataclass(frozen=True, slots=True)

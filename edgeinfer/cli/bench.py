@@ -63,8 +63,9 @@ def make_plan(quick: bool, asked: dict[str, Any]) -> Plan:
     """The plan with what was asked for; a quick one where only that was. Raises BadRequest."""
     from edgeinfer.bench.plan import QUICK, Plan, parse_lengths
 
-    lengths = {name: parse_lengths(asked[name], name) for name in ("depths", "prefill", "rows") if name in asked}
-    changes: dict[str, Any] = {"seed": random.randrange(10_000), **asked, **lengths}
+    changes = {"seed": random.randrange(10_000), **asked}
+    for name in {"depths", "prefill", "rows"} & changes.keys():
+        changes[name] = parse_lengths(changes[name], name)
     return replace(QUICK if quick else Plan(), **changes)
 
 

@@ -185,7 +185,7 @@ def test_after_close_nothing_runs(backend: MLXBackend) -> None:
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny_gguf(tmp_path / "m.gguf")
     monkeypatch.setattr(fit, "available_memory", lambda: 1 << 20)
-    with pytest.raises(MemoryLimit, match=r"m\.gguf needs .* of weights, .* tokens of context\); .* are free") as caught:
+    with pytest.raises(MemoryLimit, match=r"m\.gguf needs .* of weights, .* of context\); .* are free") as caught:
         MLXBackend.load(path)
     assert caught.value.needed > caught.value.available == 1 << 20
 

@@ -16,7 +16,8 @@ HEAVY = {"mlx", "numpy", "textual", "transformers", "torch", "llama_cpp", "gguf"
 def modules_after(statement: str) -> set[str]:
     """The top-level modules that a fresh interpreter has loaded after a statement."""
     program = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    return set(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split())
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 @pytest.mark.parametrize(

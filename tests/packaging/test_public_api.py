@@ -23,7 +23,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_drawing_of_the_errors_is_their_tree() -> None:
-    """Each class stands in the module's drawing, indented as deep as it derives, with its own exit code or its parent's."""
+    """Each class stands in the module's drawing, indented as deep as it derives, with the exit code that it has."""
     lines = [line for line in (errors.__doc__ or "").splitlines() if any(mark in line for mark in "├└")]
     drawn = {line.split("─ ")[1].split()[0]: line for line in lines}
     classes = {
