@@ -127,10 +127,12 @@ def checked_peers(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_lengths(text: str, name: str) -> tuple[int, ...]:
-    """``0,1024`` -> (0, 1024). Raises BadRequest."""
+    """``0,1024`` -> (0, 1024), ``none`` -> (). Raises BadRequest."""
+    if text == "none":
+        return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) <= 8 for word in words):
-        raise BadRequest(f"{name}={text!r}: expected whole numbers with commas between, such as 128,512", name)
+        raise BadRequest(f"{name}={text!r}: expected none, or whole numbers with commas between like 128,512", name)
     return tuple(int(word) for word in words)
 
 

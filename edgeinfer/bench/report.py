@@ -192,7 +192,7 @@ def _decode_lines(measured: Measured, plan: Plan, engines: Sequence[str]) -> lis
         lines.append(Line("decode", f"depth {depth:,}", "tokens/s", "higher", figures, case))
         if API in measured.cells:
             through = _figure(measured, API, case).map(_reciprocal)
-            lines.append(Line("decode", f"  {API}", "tokens/s", "higher", {**figures, OURS: through}, case))
+            lines.append(Line("decode", API, "tokens/s", "higher", {**figures, OURS: through}, case))
     return lines
 
 
@@ -224,9 +224,9 @@ def _rows_lines(measured: Measured, plan: Plan, engines: Sequence[str]) -> list[
 _PROBE_LINES: tuple[tuple[str, str, str, Callable[[Probe], float | None], str], ...] = (
     ("load", "import", "s", attrgetter("imports"), ""),
     ("load", "weights", "s", attrgetter("weights"), "reads the tokenizer with them"),
-    ("load", "with tokenizer", "s", attrgetter("load"), "the checkpoint has none"),
+    ("load", "and tokenizer", "s", attrgetter("load"), "the checkpoint has none"),
     ("memory", "loaded", "MB", lambda probe: probe.loaded / 1e6, ""),
-    ("memory", "after a prompt", "MB", lambda probe: in_megabytes(probe.prompted), "the prompt would take too long"),
+    ("memory", "after prompt", "MB", lambda probe: in_megabytes(probe.prompted), "the prompt would take too long"),
     ("memory", "peak", "MB", lambda probe: probe.peak / 1e6, ""),
 )
 """Section, label, unit, value, and why there may be none."""

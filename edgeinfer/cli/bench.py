@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of a table and a plot.")
 @click.option("--threads", type=int, help="CPU threads of each engine; 0: physical cores.")
 @click.option("--rounds", type=int, help="Measurements of each figure. Default: 5.")
-@click.option("--depths", metavar="N,N", help="Tokens before the decoded ones. Default: 0,1024,4096.")
-@click.option("--prefill", metavar="N,N", help="Lengths of prompts. Default: 128,512,2048.")
-@click.option("--rows", metavar="N,N", help="Tokens verified in one step. Default: 1,2,4,8,16.")
+@click.option("--depths", metavar="N,N", help="Tokens before the decoded ones, or none. Default: 0,1024,4096.")
+@click.option("--prefill", metavar="N,N", help="Lengths of prompts, or none. Default: 128,512,2048.")
+@click.option("--rows", metavar="N,N", help="Tokens verified in one step, or none. Default: 1,2,4,8,16.")
 @click.option("--seed", type=int, help="Order of the measurements. Default: a new one, printed.")
 def command(model: str, against: tuple[str, ...], quick: bool, as_json: bool, **given: Any) -> None:
     """Measure MODEL (default: the starter model) on this engine and on others, in turn in one run.

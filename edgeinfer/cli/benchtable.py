@@ -39,13 +39,12 @@ def table_of(report: Report) -> str:
     """Sections of lines: for each engine median and half of the range, for each peer how many times better we are."""
     peers = report.engines[1:]
     head = ["", report.engines[0], *(title for peer in peers for title in (peer, "ratio"))]
-    rows: list[list[str]] = []
-    for section, lines in groupby(report.lines, key=lambda line: line.section):
-        found = list(lines)
-        rows.append([f"{section}, {found[0].unit}", *[""] * (len(head) - 1)])
-        rows += [_row(line, report.engines) for line in found]
-    right = frozenset(range(1, len(head)))
-    return "\n".join([table(head, rows, COLUMNS, right), "", *_legend(report)])
+    cells = [_row(line, report.engines) for line in report.lines]
+    first, *rows = table(head, cells, COLUMNS, frozenset(range(1, len(head)))).splitlines()
+    shown = [first]
+    for (section, unit), found in groupby(zip(report.lines, rows, strict=True), key=_section):
+        shown += [f"{section}, {unit}", *(row for _, row in found)]
+    return "\n".join([*shown, "", *_legend(report)])
 
 
 def plots(report: Report) -> str:
@@ -58,6 +57,11 @@ def plots(report: Report) -> str:
         if groups:
             drawn.append(bars(f"{section}, {shown[0].unit} ({shown[0].better} is better)", groups, COLUMNS))
     return "\n\n".join(drawn)
+
+
+def _section(row: tuple[Line, str]) -> tuple[str, str]:
+    line, _ = row
+    return line.section, "ms" if line.unit == "×" else line.unit
 
 
 def _row(line: Line, engines: Sequence[str]) -> list[str]:
