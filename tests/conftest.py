@@ -11,6 +11,10 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from hypothesis import settings
+
+settings.register_profile("edgeinfer", deadline=None, print_blob=True)  # a busy machine is no failure
+settings.load_profile("edgeinfer")
 
 _LOOPBACK = ("127.", "localhost", "::1")
 

@@ -180,15 +180,15 @@ def test_use_after_close(tiny: Path) -> None:
 
 
 def test_a_dropped_model_ends_its_thread(tiny: Path) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     llm = edgeinfer.load(str(tiny))
-    assert threading.active_count() > before
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    assert started
     del llm
     gc.collect()
-    for thread in threading.enumerate():
-        if thread.name == "edgeinfer-engine":
-            thread.join(10)
-    assert threading.active_count() == before
+    for thread in started:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in started)
 
 
 SCRIPT = """
