@@ -52,6 +52,7 @@ class Plan:
 
     window: what one measurement should last at least. patience: what one case may take of one engine before it gets
     no further rounds; one that is foreseen to take longer is left out. limit: no round or rerun starts after it.
+    reruns: what all reruns together may take; a machine that is never quiet is not waited for.
     """
 
     depths: tuple[int, ...] = (0, 1024, 4096)
@@ -63,6 +64,7 @@ class Plan:
     window: float = 0.4
     patience: float = 60.0
     limit: float = 3600.0
+    reruns: float = 90.0
     quick: bool = False
 
     def __post_init__(self) -> None:
@@ -111,7 +113,16 @@ class Plan:
 
 
 QUICK = Plan(
-    depths=(0,), prefill=(256,), rows=(1, 4, 8), rounds=3, threads=2, window=0.2, patience=3.0, limit=15.0, quick=True
+    depths=(0,),
+    prefill=(256,),
+    rows=(1, 4, 8),
+    rounds=3,
+    threads=2,
+    window=0.2,
+    patience=3.0,
+    limit=12.0,
+    reruns=4.0,
+    quick=True,
 )
 """A look of about 20 seconds at a small model."""
 

@@ -83,7 +83,7 @@ class Session:
         self._on_step, self._clock, self._sleep = on_step, clock, sleep
         self._random = random.Random(plan.seed)
         self._done = 0
-        self._started = 0.0
+        self._started = self._rerun_seconds = 0.0
         self._total = (len(engines) * len(plan.cases) + len(probed)) * plan.rounds + len(engines) * len(plan.cases)
         self.measured = Measured(
             cells={name: {case: Cell() for case in plan.cases} for name in engines},
@@ -146,15 +146,21 @@ class Session:
                 self.measured.failures[name] = str(error)
                 return
             cell.spent += sample.wall
-            self.measured.reruns += attempt > 0
+            if attempt:
+                self.measured.reruns += 1
+                self._rerun_seconds += sample.wall
             if best is None or (sample.foreign or 0.0) < (best.foreign or 0.0):
                 best = sample
-            if not disturbed(sample) or cell.spent > self._plan.patience or self._late():
+            if not disturbed(sample) or not self._may_rerun(cell):
                 break
         assert best is not None
         cell.seconds[number] = best.seconds
         if disturbed(best):
             cell.disturbed.add(number)
+
+    def _may_rerun(self, cell: Cell) -> bool:
+        plan = self._plan
+        return cell.spent <= plan.patience and self._rerun_seconds <= plan.reruns and not self._late()
 
     def _late(self) -> bool:
         return self._clock() - self._started > self._plan.limit

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,12 +53,18 @@ def command(model: str, against: tuple[str, ...], quick: bool, as_json: bool, **
     settings = load_settings()
     with download_progress() as on_progress:
         files = resolve(model or settings.model, settings, on_progress=on_progress)
+    signal.signal(signal.SIGTERM, _end)
     with watching() as on_step:
         report = bench(files.path, plan, against, name=files.name, asked=frozenset(asked), on_step=on_step)
     if as_json:
         click.echo(json.dumps(report.to_json()))
         return
     click.echo("\n\n".join((summary(report), table_of(report), plots(report))))
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Ends in order, so that no engine and no checkpoint is left behind."""
+    raise SystemExit(128 + number)
 
 
 def make_plan(quick: bool, asked: dict[str, Any]) -> Plan:

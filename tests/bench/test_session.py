@@ -72,6 +72,15 @@ def test_what_stays_disturbed_is_kept_with_a_flag_the_quietest_of_all() -> None:
     assert cell.disturbed == {0}
 
 
+def test_a_machine_that_is_never_quiet_is_not_waited_for() -> None:
+    clock = Clock()
+    engine = FakeEngine("ours", clock, seconds=lambda case: 1.0, foreign=[0.9] * 99)
+    plan = Plan(depths=(0,), prefill=(), rows=(), rounds=8, reruns=12.0)
+    measured = run_session(plan, [engine], clock)
+    assert measured.reruns == 5 + 5 + 3
+    assert measured.cells["ours"][CASE].disturbed == set(range(8))
+
+
 def test_where_the_system_does_not_say_nothing_is_made_again() -> None:
     clock = Clock()
     engine = FakeEngine("ours", clock, foreign=[None] * 9)
