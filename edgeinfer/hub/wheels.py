@@ -103,7 +103,8 @@ class _Member:
 
 def _ask_pip(requirements: list[str]) -> list[dict[str, Any]]:
     """pip's installation report: a row a requirement, with ``download_info`` and ``metadata``."""
-    command = [sys.executable, "-m", "pip", *_PIP, *_PIP_OUTPUT, *requirements]
+    # -P: a pip.py in the current folder is not run in place of pip
+    command = [sys.executable, "-P", "-m", "pip", *_PIP, *_PIP_OUTPUT, *requirements]
     try:
         done = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL,

