@@ -13,7 +13,7 @@ import httpx2
 from edgeinfer.errors import ModelError, NetworkFailed
 from edgeinfer.formats.foreign import HEAD, not_gguf
 from edgeinfer.hub.model import OnProgress, Progress, Remote, silent
-from edgeinfer.hub.partial import Partial, check_space, hash_file
+from edgeinfer.hub.partial import Partial, check_space, hash_file, state_of
 from edgeinfer.hub.transport import Patience, TryAgain, new_client, open_url, pause, shown
 from edgeinfer.units import human_bytes
 
@@ -51,6 +51,7 @@ def download(remote: Remote, target: Path, patience: Patience, on_progress: OnPr
     not the expected one and ModelError when it is no model (both: removed).
     """
     if remote.sha256 and target.is_file() and not target.is_symlink() and hash_file(target) == remote.sha256:
+        state_of(target).unlink(missing_ok=True)  # a process that was killed had no time for it
         return remote.sha256
     with Partial(target, remote) as partial, new_client(patience) as client:
         if partial.total is not None:

@@ -82,6 +82,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def state_of(target: Path) -> Path:
+    """The note beside an unfinished target: which content its bytes are of."""
+    return target.with_name(f"{target.name}.part.json")
+
+
 class Partial:
     """The bytes of target that are here, hashed as they come. Bytes of an earlier run are hashed again at first.
 
@@ -93,7 +98,7 @@ class Partial:
         self.target = target
         self.remote = remote
         self.path = target.with_name(f"{target.name}.part")
-        self.state = target.with_name(f"{target.name}.part.json")
+        self.state = state_of(target)
         self.validator = ""
         self.total = remote.size
         self.length = 0
