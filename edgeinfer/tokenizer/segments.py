@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from edgeinfer.errors import BadRequest
-from edgeinfer.tokenizer.specials import Partition, TextMatcher
+from edgeinfer.tokenizer.specials import Partition
 
 _PRIVATE_USE = (range(0x100000, 0x10FFFE), range(0xF0000, 0xFFFFE))
 _PRIVATE_USED = re.compile("[\U000f0000-\U0010ffff]")
@@ -31,7 +31,7 @@ class ControlTexts:
         self.tokens = control_tokens
         self.alphabet = sorted(set(chain.from_iterable(control_tokens)))
         self._texts = {index: text for text, index in control_tokens.items()}
-        self._partition = Partition(TextMatcher(control_tokens), frozenset(), frozenset())
+        self._partition = Partition(control_tokens)
 
     def split(self, text: str) -> list[str | int]:
         """Plain text and the ids of control tokens, in order."""

@@ -8,7 +8,9 @@ file calls it a control token stays one. llama.cpp turns a few of them (``<|star
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from edgeinfer.tokenizer.metadata import Fields, Kind
@@ -133,66 +135,71 @@ def find_strips(fields: Fields, ids: Mapping[str, int], special: Sequence[int]) 
     return set(), set()
 
 
-class TextMatcher:
-    """Finds a few thousand fixed texts in a string, without looking for each one."""
-
-    def __init__(self, texts: Mapping[str, int]) -> None:
-        self.ids = dict(texts)
-        by_length = sorted(texts, key=lambda text: -len(text.encode()))
-        self._rank = {text: rank for rank, text in enumerate(by_length)}
-        lengths: dict[str, set[int]] = {}
-        for text in texts:
-            lengths.setdefault(text[0], set()).add(len(text))
-        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
-        self._starts = re.compile("[" + "".join(map(re.escape, self._lengths)) + "]") if texts else None
-
-    def present(self, text: str) -> list[str]:
-        """The texts that occur, longest first (in UTF-8 bytes), then in the order of the vocabulary."""
-        if self._starts is None:
-            return []
-        found: set[str] = set()
-        for match in self._starts.finditer(text):
-            start = match.start()
-            for length in self._lengths[match[0]]:
-                piece = text[start : start + length]
-                if piece in self.ids:
-                    found.add(piece)
-        return sorted(found, key=self._rank.__getitem__)
-
-
 _WHITE = " \t\n\v\f\r"  # C's isspace
 
 
 class Partition:
-    """Cuts text at special tokens as llama.cpp does: the longest token takes all its places first."""
+    """Cuts text at special tokens as llama.cpp does: the longest token takes all its places first.
 
-    def __init__(self, matcher: TextMatcher, left: Collection[int], right: Collection[int]) -> None:
-        self._matcher = matcher
+    Longest counts in bytes of UTF-8; of equally long ones the first of the vocabulary.
+    """
+
+    def __init__(self, ids: Mapping[str, int], left: Collection[int] = (), right: Collection[int] = ()) -> None:
+        """ids: texts and their tokens. left, right: tokens that swallow the white space on that side of them."""
+        self._ids = ids
         self._left = left
         self._right = right
+        self._texts = sorted(ids, key=lambda text: -len(text.encode()))
+        self._rank = {text: rank for rank, text in enumerate(self._texts)}
+        lengths: dict[str, set[int]] = {}
+        for text in ids:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
+        self._starts = re.compile("[" + "".join(map(re.escape, self._lengths)) + "]") if ids else None
 
     def split(self, text: str) -> list[str | int]:
         """Pieces in order: plain text (never empty) and token ids."""
-        pieces: list[str | int] = [text] if text else []
-        for known in self._matcher.present(text):
-            pieces = list(self._cut(pieces, known, self._matcher.ids[known]))
+        pieces: list[str | int] = []
+        at = 0
+        for start, stop, index in self._cuts(text):
+            if at < start:
+                pieces.append(text[at:start])
+            pieces.append(index)
+            at = stop
+        if at < len(text):
+            pieces.append(text[at:])
         return pieces
 
-    def _cut(self, pieces: Sequence[str | int], known: str, index: int) -> Iterator[str | int]:
-        for piece in pieces:
-            if isinstance(piece, int):
-                yield piece
+    def _cuts(self, text: str) -> list[tuple[int, int, int]]:
+        """Where tokens lie, white space that they swallow included, in order: (start, stop, id)."""
+        if self._starts is None:
+            return []
+        starts = (match.start() for match in self._starts.finditer(text))
+        queue = [(rank, start) for start in starts if (rank := self._longest(text, start)) is not None]
+        heapify(queue)
+        taken = bytearray(len(text))
+        cuts = []
+        while queue:
+            rank, start = heappop(queue)
+            stop = start + len(self._texts[rank])
+            if taken[start]:
                 continue
-            start = 0
-            while (at := piece.find(known, start)) >= 0:
-                before = piece[start:at]
-                if index in self._left:
-                    before = before.rstrip(_WHITE)
-                if before:
-                    yield before
-                yield index
-                start = at + len(known)
-                while index in self._right and start < len(piece) and piece[start] in _WHITE:
-                    start += 1
-            if start < len(piece):
-                yield piece[start:]
+            if taken.find(1, start, stop) >= 0:
+                if (shorter := self._longest(text, start, stop - start)) is not None:
+                    heappush(queue, (shorter, start))
+                continue
+            index = self._ids[self._texts[rank]]
+            while index in self._left and start and not taken[start - 1] and text[start - 1] in _WHITE:
+                start -= 1
+            while index in self._right and stop < len(text) and not taken[stop] and text[stop] in _WHITE:
+                stop += 1
+            taken[start:stop] = b"\1" * (stop - start)
+            cuts.append((start, stop, index))
+        return sorted(cuts)
+
+    def _longest(self, text: str, start: int, below: int = sys.maxsize) -> int | None:
+        """The rank of the longest token of fewer than ``below`` characters that stands at ``start``."""
+        for length in self._lengths[text[start]]:
+            if length < below and (rank := self._rank.get(text[start : start + length])) is not None:
+                return rank
+        return None

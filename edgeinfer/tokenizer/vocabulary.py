@@ -15,7 +15,7 @@ from edgeinfer.tokenizer.metadata import Fields, Kind, read_kinds, read_merges, 
 from edgeinfer.tokenizer.pretokenizers import PRETOKENIZERS
 from edgeinfer.tokenizer.sentencepiece import SentencePieceBPE
 from edgeinfer.tokenizer.spacedbpe import SpacedBPE
-from edgeinfer.tokenizer.specials import Partition, TextMatcher, find_ends, find_strips
+from edgeinfer.tokenizer.specials import Partition, find_ends, find_strips
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HIDDEN = (Kind.CONTROL, Kind.UNKNOWN)
@@ -58,10 +58,10 @@ class Tokenizer:
         user_defined = {tokens[index]: index for index, kind in enumerate(kinds) if kind is Kind.USER_DEFINED}
         self.control_tokens: Mapping[str, int] = MappingProxyType(control)
         strips = find_strips(fields, ids, [*control.values(), *user_defined.values()])
-        self._lookalikes = TextMatcher(control)
-        self._plain = Partition(TextMatcher(user_defined), *strips)
+        self._control = Partition(control)
+        self._plain = Partition(user_defined, *strips)
         every = dict(sorted((control | user_defined).items(), key=lambda item: item[1]))
-        self._special = Partition(TextMatcher(every), *strips)
+        self._special = Partition(every, *strips)
 
         visible = dict(ids)
         for text in control:
@@ -155,8 +155,9 @@ class Tokenizer:
         return 0 <= index < self.vocab_size and self._kinds[index] in _HIDDEN
 
     def lookalikes(self, text: str) -> list[str]:
-        """Texts of control tokens that occur in a text, longest first: worth a warning, although they stay text."""
-        return self._lookalikes.present(text)
+        """Texts of control tokens that occur in a text, in order: worth a warning, although they stay text."""
+        found = (piece for piece in self._control.split(text) if isinstance(piece, int))
+        return [self._tokens[index] for index in dict.fromkeys(found)]
 
 
 _Built = tuple[Encoder, bool, bool]  # the encoder; whether BOS is wished; whether a space goes before a text

@@ -14,6 +14,7 @@ from edgeinfer.errors import BadRequest
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.tokenizer import pretokenizers
 from edgeinfer.tokenizer.pretokenizers import PRETOKENIZERS
+from edgeinfer.tokenizer.specials import Partition
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from tests.tokenizer.oracle import LlamaVocabulary
 from tests.tokenizer.strings import HAND, SEED, generated
@@ -306,8 +307,14 @@ def test_a_text_is_cut_at_its_special_tokens(small: Tokenizer) -> None:
     assert small.split("") == []
 
 
-def test_lookalikes_are_named_longest_first(small: Tokenizer) -> None:
-    assert small.lookalikes("x </s> <|im_start|> <s><think>") == ["<|im_start|>", "</s>", "<s>"]
+@pytest.mark.timeout(30)  # it takes a second; a pass over the text for each token would take minutes
+def test_many_different_special_tokens_are_cut_in_one_go() -> None:
+    ids = {f"<unused{number}>": number for number in range(6000)}
+    assert Partition(ids).split("".join(ids) * 20) == [*ids.values()] * 20
+
+
+def test_lookalikes_are_named_once_and_in_order(small: Tokenizer) -> None:
+    assert small.lookalikes("x </s> <|im_start|> <s><think></s>") == ["</s>", "<|im_start|>", "<s>"]
     assert small.lookalikes("nothing < here | im_end>") == []
     assert set(small.control_tokens) >= {"<s>", "</s>", "<|im_end|>", "[unk]", "<fim_prefix>"}
 
