@@ -52,23 +52,17 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise BadRequest(f"{name}={value!r}: expected a number", name)
-            if high == _INT_MAX and not isinstance(value, int):
-                raise BadRequest(f"{name}={value!r}: expected a whole number", name)
-            if math.isnan(value) or not low <= value <= high:
-                raise BadRequest(f"{name}={value}: expected {_interval(low, high)}", name)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        if any(not text for text in stop):
-            raise BadRequest("stop: expected non-empty strings", "stop")
-        if self.seed is not None and not 0 <= self.seed < 2**64:
-            raise BadRequest(f"seed={self.seed}: expected 0 to 2^64 - 1", "seed")
-        if self.logprobs is not None and not 0 <= self.logprobs <= 64:
-            raise BadRequest(f"logprobs={self.logprobs}: expected 0 to 64", "logprobs")
-        if any(math.isnan(bias) for bias in self.logit_bias.values()):
-            raise BadRequest("logit_bias: a bias is not a number", "logit_bias")
+            _check_number(name, getattr(self, name), low, high)
+        for name in ("mirostat", "ignore_eos"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise BadRequest(f"{name}={value!r}: expected true or false", name)
+        if self.seed is not None and (type(self.seed) is not int or not 0 <= self.seed < 2**64):
+            raise BadRequest(f"seed={self.seed!r}: expected a whole number from 0 to 2^64 - 1", "seed")
+        if self.logprobs is not None:
+            _check_number("logprobs", self.logprobs, 0, 64, whole=True)
+        for name in ("stop", "dry_breakers"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+        _check_bias(self.logit_bias)
 
     @property
     def greedy(self) -> bool:
@@ -101,6 +95,31 @@ _RANGES: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-100, 100),
     "penalty_window": (0, _INT_MAX),
 }
+
+
+def _check_number(name: str, value: object, low: float, high: float, whole: bool = False) -> None:
+    whole = whole or high == _INT_MAX
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise BadRequest(f"{name}={value!r:.40}: expected a {'whole ' if whole else ''}number", name)
+    if math.isnan(value) or not low <= value <= high:
+        raise BadRequest(f"{name}={value}: expected {_interval(low, high)}", name)
+
+
+def _check_bias(bias: object) -> None:
+    rows = bias.items() if isinstance(bias, Mapping) else [("", bias)]
+    for token, value in rows:
+        if type(token) is not int or not isinstance(value, (int, float)) or math.isnan(value):
+            found = f"{token!r}: {value!r:.40}" if isinstance(bias, Mapping) else f"{bias!r:.40}"
+            raise BadRequest(f"logit_bias: {found}; expected a mapping of token ids to numbers", "logit_bias")
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """A string, or several, as a tuple of strings that are not empty."""
+    texts = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else (value,)
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise BadRequest(f"{name}: {text!r:.40}; expected a string that is not empty, or several", name)
+    return texts
 
 
 def _interval(low: float, high: float) -> str:

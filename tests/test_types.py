@@ -30,9 +30,22 @@ from edgeinfer.types import Finished, ReasoningDelta, ReplyBuilder, SamplingPara
         ("dry_base", 0.5),
         ("seed", -1),
         ("seed", 2**64),
+        ("seed", "x"),
+        ("seed", 1.5),
+        ("seed", True),
         ("logprobs", 65),
+        ("logprobs", 1.5),
         ("stop", ("",)),
+        ("stop", (1,)),
+        ("stop", 5),
+        ("dry_breakers", ""),
+        ("dry_breakers", [b"a"]),
         ("logit_bias", {3: math.nan}),
+        ("logit_bias", {3: "a"}),
+        ("logit_bias", {"3": 1.0}),
+        ("logit_bias", [(3, 1.0)]),
+        ("mirostat", 2),
+        ("ignore_eos", None),
     ],
 )
 def test_a_value_out_of_range_is_named(name: str, value: Any) -> None:
@@ -48,9 +61,11 @@ def test_every_numeric_field_is_checked() -> None:
                 SamplingParams(**{field.name: math.nan})
 
 
-def test_one_stop_string_is_a_tuple_of_one() -> None:
-    assert SamplingParams(stop="END").stop == ("END",)
-    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
+@pytest.mark.parametrize("name", ["stop", "dry_breakers"])
+def test_one_string_is_a_tuple_of_one(name: str) -> None:
+    assert getattr(SamplingParams(**{name: "END"}), name) == ("END",)
+    assert getattr(SamplingParams(**{name: ["a", "b"]}), name) == ("a", "b")
+    assert getattr(SamplingParams(**{name: ()}), name) == ()
 
 
 def test_a_reply_is_its_events() -> None:
