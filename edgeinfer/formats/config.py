@@ -105,27 +105,16 @@ class Config:
             if default is REQUIRED:
                 raise self.error(key, f"missing; expected {_KINDS[kind]}")
             return default
-        return self._checked(key, value, kind, minimum, maximum)
-
-    def read_list(self, key: str, kind: type[T], default: D | _Required = REQUIRED) -> list[T] | D:
-        """The items of an array, each of this kind. Raises CorruptFile as ``read`` does."""
-        value = self._value(key)
-        if value is None:
-            if default is REQUIRED:
-                raise self.error(key, f"missing; expected an array, each item {_KINDS[kind]}")
-            return default
-        if not isinstance(value, list):
-            raise self.error(key, f"{_repr(value)}; expected an array, each item {_KINDS[kind]}")
-        return [self._checked(key, item, kind, -math.inf, math.inf) for item in value]
-
-    def per_layer(self, key: str, kind: type[T], layers: int, default: T | _Required = REQUIRED) -> list[T]:
-        """One value a layer: an array of exactly ``layers`` items, or one value for all of them."""
-        if isinstance(self._metadata.get(self.full_key(key)), list):
-            values = self.read_list(key, kind)
-            if len(values) != layers:
-                raise self.error(key, f"{len(values)} values; expected one for each of {layers} layers")
-            return values
-        return [self.read(key, kind, default)] * layers
+        if type(value) is not kind:
+            raise self.error(key, f"{_repr(value)}; expected {_KINDS[kind]}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self.error(key, f"{value}; expected a finite number")
+        if isinstance(value, (int, float)):
+            low, high = LIMITS.get(key, (-math.inf, math.inf))
+            low, high = max(low, minimum), min(high, maximum)
+            if not low <= value <= high:
+                raise self.error(key, f"{value}; expected {_interval(low, high)}")
+        return value
 
     def expect(self, key: str, *supported: Scalar | None) -> None:
         """Raises UnsupportedModel unless the key has one of these values; None among them lets it be missing.
@@ -171,18 +160,6 @@ class Config:
         full = self.full_key(key)
         self._read.add(full)
         return self._metadata.get(full)
-
-    def _checked(self, key: str, value: MetadataValue, kind: type[T], minimum: float, maximum: float) -> T:
-        if type(value) is not kind:
-            raise self.error(key, f"{_repr(value)}; expected {_KINDS[kind]}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise self.error(key, f"{value}; expected a finite number")
-        if kind in (int, float) and isinstance(value, (int, float)):
-            low, high = LIMITS.get(key, (minimum, maximum))
-            low, high = max(low, minimum), min(high, maximum)
-            if not low <= value <= high:
-                raise self.error(key, f"{value}; expected {_interval(low, high)}")
-        return value
 
 
 def _interval(low: float, high: float) -> str:

@@ -40,8 +40,6 @@ def test_values_are_read_under_the_architecture(config: Config) -> None:
     assert config.read("tokenizer.ggml.model", str) == "gpt2"
     assert config.read("absent", int, 4) == 4
     assert config.read("absent", int, None) is None
-    assert config.read_list("names", str) == ["a", "b"]
-    assert config.read_list("absent", str, None) is None
     assert "block_count" in config
     assert "general.architecture" in config
     assert "absent" not in config
@@ -96,28 +94,6 @@ def test_a_caller_can_only_narrow_a_limit(config: Config) -> None:
         config.read("block_count", int, minimum=0, maximum=29)
 
 
-def test_lists_check_each_item(config: Config) -> None:
-    with pytest.raises(CorruptFile, match=r"llama\.names at byte 94: 'a'; expected a whole number"):
-        config.read_list("names", int)
-    with pytest.raises(CorruptFile, match="7; expected an array, each item a whole number"):
-        config.read_list("extra", int)
-    with pytest.raises(CorruptFile, match="missing; expected an array, each item a string"):
-        config.read_list("absent", str)
-    low = Config({"llama.attention.head_count": [9, 0]}, "llama", Path("m"), {}.get)
-    with pytest.raises(CorruptFile, match="0; expected 1 to 1024"):
-        low.read_list("attention.head_count", int)
-
-
-def test_one_value_a_layer(config: Config) -> None:
-    assert config.per_layer("attention.head_count", int, 3) == [9, 9, 3]
-    assert config.per_layer("extra", int, 3) == [7, 7, 7]
-    assert config.per_layer("absent", int, 2, 5) == [5, 5]
-    with pytest.raises(CorruptFile, match="3 values; expected one for each of 4 layers"):
-        config.per_layer("attention.head_count", int, 4)
-    with pytest.raises(CorruptFile, match="missing"):
-        config.per_layer("absent", int, 2)
-
-
 def test_an_unsupported_value_is_refused_by_name(config: Config) -> None:
     config.expect("rope.scaling.type", "linear", "yarn")
     config.expect("absent", None)
@@ -139,13 +115,13 @@ def test_an_unsupported_value_is_refused_by_name(config: Config) -> None:
 def test_settings_that_nobody_read_are_found(config: Config) -> None:
     for key in ("block_count", "rope.freq_base"):
         config.read(key, (key.endswith("count") and int) or float)
-    config.per_layer("attention.head_count", int, 3)
     config.expect("attention.causal", True)
-    assert config.unread(["nan", "names"]) == ["llama.rope.scaling.type", "llama.extra"]
+    ignored = ["nan", "names", "attention.head_count"]
+    assert config.unread(ignored) == ["llama.rope.scaling.type", "llama.extra"]
     with pytest.raises(UnsupportedModel) as caught:
-        config.refuse_unread(["nan", "names", "rope.scaling.type"])
+        config.refuse_unread([*ignored, "rope.scaling.type"])
     assert str(caught.value) == "m.gguf: llama.extra at byte 104: 7; this setting is not supported"
-    config.refuse_unread(["nan", "names", "rope.scaling.type", "extra"])
+    config.refuse_unread([*ignored, "rope.scaling.type", "extra"])
 
 
 def test_text_from_the_file_is_made_safe() -> None:

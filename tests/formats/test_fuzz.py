@@ -67,7 +67,7 @@ def use(path: Path) -> None:
             blocks[:, -1].sum()  # touches each row's last byte
         config = Config.from_gguf(file)
         config.read("block_count", int, 1)
-        config.per_layer("attention.head_count", int, 1, 1)
+        config.read("attention.head_count", int, 1)
         config.expect("rope.scaling.type", None, "linear")
         config.unread(["context_length"])
 
