@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from edgeinfer.sanitize import sanitize
+from edgeinfer.cli.tables import facts, width
 from edgeinfer.units import human_bytes
 
 PACKAGES = ("edgeinfer", "mlx", "numpy", "tokenizers", "jinja2", "huggingface-hub", "llama-cpp-python")
@@ -24,9 +24,7 @@ def command(as_json: bool) -> None:
         return
     for title, rows in report.items():
         click.echo(click.style(title, bold=True))
-        width = max(map(len, rows))
-        for name, value in rows.items():
-            click.echo(f"  {name:{width}}  {sanitize(value, single_line=True)}")
+        click.echo(facts(list(rows.items()), width(), indent="  "))
 
 
 def examine() -> dict[str, dict[str, str]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeinfer.cli.progress import download_progress
+from edgeinfer.cli.tables import facts, width
 from edgeinfer.cli.terminal import note
 from edgeinfer.sanitize import sanitize
 from edgeinfer.units import human_bytes
@@ -97,8 +99,7 @@ def _announce(planned: Plan, settings: Settings, as_json: bool) -> None:
         ("disk", f"{human_bytes(free)} free in {settings.models_folder}"),
         ("memory", str(memory) if memory else "unknown until it is here"),
     )
-    for label, text in rows:
-        note(f"{label:<9} {sanitize(text, single_line=True)}")
+    note(facts(rows, width(sys.stderr)))
 
 
 def _size(planned: Plan) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeinfer.cli.tables import facts, width
 from edgeinfer.errors import EdgeInferError, ModelNotFound
 from edgeinfer.sanitize import sanitize
 from edgeinfer.units import human_bytes
@@ -40,8 +41,7 @@ def command(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_row(model, header, backend, why), indent=1))
         return
-    for label, text in _facts(model, header, backend, why):
-        click.echo(f"{label:<13} {sanitize(text, single_line=True)}")
+    click.echo(facts(_facts(model, header, backend, why), width()))
     for line in _template(header.template):
         click.echo(f"  {sanitize(line, single_line=True)}")
 

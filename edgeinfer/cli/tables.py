@@ -1,4 +1,4 @@
-"""Rows in aligned columns that fit the terminal."""
+"""Rows in aligned columns, and labelled facts, that fit the terminal."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
+from textwrap import wrap
+from typing import TextIO
 
 from edgeinfer.sanitize import sanitize
 
 _GAP = "  "
 
 
-def width() -> int:
-    """Columns to fill: the terminal's, and no limit where output is read by a program."""
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else sys.maxsize
+def width(stream: TextIO | None = None) -> int:
+    """Columns to fill of ``stream`` (stdout): the terminal's, and no limit where output is read by a program."""
+    return shutil.get_terminal_size((80, 24)).columns if (stream or sys.stdout).isatty() else sys.maxsize
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: int, right: frozenset[int] = frozenset()) -> str:
@@ -26,6 +28,21 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: int, righ
     return "\n".join(
         _GAP.join(_padded(cell, widths[i], i in right) for i, cell in enumerate(line)).rstrip() for line in lines
     )
+
+
+def facts(rows: Sequence[tuple[str, str]], columns: int, indent: str = "") -> str:
+    """Lines of a label and what it says, sanitized and aligned; what is too long goes on below its beginning."""
+    labels = max(len(label) for label, _ in rows)
+    room = max(20, columns - len(indent) - labels - len(_GAP))
+    below = "\n" + " " * (len(indent) + labels + len(_GAP))
+    return "\n".join(
+        f"{indent}{label:{labels}}{_GAP}{below.join(_wrapped(sanitize(text, single_line=True), room))}"
+        for label, text in rows
+    )
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    return wrap(text, room, break_long_words=False, break_on_hyphens=False)
 
 
 def cells(text: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.cli.pull import Fit
-from edgeinfer.cli.tables import cells, table
+from edgeinfer.cli.tables import cells, facts, table
 from tests.hub.server import Fault, Hub, sha256
 from tests.tiny import tiny_gguf
 
@@ -55,6 +55,17 @@ def edgeinfer(*arguments: object, code: int = 0, **variables: str) -> subprocess
 
 def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_facts_go_on_below_their_beginning_where_the_terminal_ends() -> None:
+    rows = [("name", "tiny"), ("special", "bos 1 '<s>', eos 2 '</s>'\x1b[2J, unknown 0"), ("path", "/a/" + "b" * 40)]
+    assert facts(rows, 32, indent="  ").splitlines() == [
+        "  name     tiny",
+        "  special  bos 1 '<s>', eos 2",
+        "           '</s>'␛[2J, unknown 0",
+        "  path     /a/" + "b" * 40,
+    ]
+    assert facts(rows, sys.maxsize).splitlines()[1] == "special  bos 1 '<s>', eos 2 '</s>'␛[2J, unknown 0"
 
 
 def test_a_model_from_pull_to_rm(hub: Hub, tiny: bytes, own_home: Path) -> None:
