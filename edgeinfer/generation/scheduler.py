@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgeinfer.backends.base import Backend, Chunk
+from edgeinfer.errors import ContextLimit, LimitExceeded
 from edgeinfer.generation.output import Writer
 from edgeinfer.generation.penalties import Breakers, find_breakers
 from edgeinfer.generation.request import Request
@@ -23,7 +24,10 @@ PREFILL_CHUNK = 512
 """Prompt tokens in one step, of all requests together: what a decoding request waits for at most."""
 
 MAX_OPEN = 16
-"""Sequences open at one time; more requests wait their turn."""
+"""Sequences that are computed at one time; more requests wait their turn."""
+
+Turn: TypeAlias = list[tuple[Run, Chunk | None]]
+"""Who moves, and with which chunk; None where only a token waits to be read."""
 
 
 class Scheduler:
@@ -52,27 +56,35 @@ class Scheduler:
         self._drop_cancelled()
         self._admit()
         turn = self._turn()
-        if not turn:
-            return False
+        self._advance(turn)
+        self._open = [run for run in self._open if not run.over]
+        return bool(turn)
+
+    def _advance(self, turn: Turn) -> None:
+        """One step for all of ``turn`` together, or in halves where the backend's memory does not hold them at once."""
         chunks = [chunk for _, chunk in turn if chunk is not None]
         try:
             rows = iter(self.backend.step(chunks) if chunks else ())
         except Exception as error:  # whatever the backend raises is for the consumers to see
-            self._fail_open(error)
-            return True
+            if isinstance(error, ContextLimit) and len(turn) > 1:
+                half = len(turn) // 2
+                self._advance(turn[:half])
+                self._advance(turn[half:])
+            else:
+                _fail(turn, error)
+            return
         results = [(run, chunk, next(rows) if chunk is not None else None) for run, chunk in turn]
         self._launch(results)
         for run, chunk, logits in results:
             if not run.over:
                 with _contained(run):
                     run.settle(chunk, logits)
-        self._open = [run for run in self._open if not run.over]
-        return True
 
     def close(self) -> None:
         """Ends every request as cancelled and frees the backend."""
         for run in (*self._open, *self._waiting):
-            run.finish("cancelled")
+            with _contained(run):
+                run.finish("cancelled")
         self._open.clear()
         self._waiting.clear()
         self.backend.close()
@@ -86,25 +98,35 @@ class Scheduler:
         self._waiting = deque(run for run in self._waiting if not run.over)
 
     def _admit(self) -> None:
-        while self._waiting and len(self._open) < self._max_open:
+        """Opens who waits. Requests whose reader pauses do not count: what it waits for may be behind them."""
+        moving = sum(run.outlet.ready for run in self._open)
+        while self._waiting and moving < self._max_open:
             run = self._waiting.popleft()
             with _contained(run):
                 params = run.request.params
                 sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params))
                 writer = Writer(Detokenizer(self._tokenizer, continues=True), params.stop, run.request.reasoning)
-                run.open(self.backend, sampler, writer)
+                try:
+                    run.open(self.backend, sampler, writer)
+                except LimitExceeded:
+                    if not self._open:
+                        raise
+                    self._waiting.appendleft(run)
+                    return
                 self._open.append(run)
+                moving += run.outlet.ready
 
     def _breakers_for(self, params: SamplingParams) -> Breakers | None:
         if params.dry_multiplier == 0:
             return None
-        if params.dry_breakers not in self._breakers:
-            self._breakers[params.dry_breakers] = find_breakers(self._tokenizer, params.dry_breakers)
-        return self._breakers[params.dry_breakers]
+        texts = tuple(params.dry_breakers)
+        if texts not in self._breakers:
+            self._breakers[texts] = find_breakers(self._tokenizer, texts)
+        return self._breakers[texts]
 
-    def _turn(self) -> list[tuple[Run, Chunk | None]]:
-        """Who moves, with which chunk. Prompts share a budget; who got some of it is last in line the next time."""
-        turn: list[tuple[Run, Chunk | None]] = []
+    def _turn(self) -> Turn:
+        """Prompts share a budget; who got some of it is last in line the next time."""
+        turn: Turn = []
         served: list[Run] = []
         budget = self._prefill_chunk
         for run in self._open:
@@ -128,10 +150,11 @@ class Scheduler:
 
             mlx.core.async_eval(*tokens)  # type: ignore[no-untyped-call]
 
-    def _fail_open(self, error: Exception) -> None:
-        for run in self._open:
+
+def _fail(turn: Turn, error: Exception) -> None:
+    for run, _ in turn:
+        with _contained(run):
             run.fail(error)
-        self._open.clear()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeinfer.backends.tape import TapeBackend
-from edgeinfer.errors import BadRequest, ContextLimit, EdgeInferError, EngineClosed
+from edgeinfer.errors import BadRequest, ContextLimit, EdgeInferError, EngineClosed, LimitExceeded
 from edgeinfer.generation.reasoning import Reasoning
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.scheduler import Scheduler
@@ -266,7 +266,7 @@ def test_a_failing_step_reaches_every_open_request(backend_class: Make) -> None:
 
 
 def test_cancelled_and_paused_requests() -> None:
-    scheduler = Scheduler(tape("Hello"), TOKENIZER, max_open=2)
+    scheduler = Scheduler(tape("Hello"), TOKENIZER, max_open=1)
     going, paused, waiting = Kept(), Kept(ready=False), Kept()
     for outlet in (going, paused, waiting):
         scheduler.add(Request(PROMPT, GREEDY), outlet)
@@ -281,6 +281,67 @@ def test_cancelled_and_paused_requests() -> None:
     while scheduler.tick():
         pass
     assert paused.text == "Hello"
+
+
+class Narrow(TapeBackend):
+    """Holds so many tokens in one step, and so many sequences."""
+
+    tokens_held, sequences_held = 40, 3
+
+    def open(self, tokens: Any = ()) -> Any:
+        if self.open_sequences == self.sequences_held:
+            raise LimitExceeded("all sequences are open", self.sequences_held + 1, self.sequences_held)
+        return super().open(tokens)
+
+    def step(self, chunks: Any) -> Any:
+        needed = sum(chunk.state.length + len(chunk.tokens) for chunk in chunks)
+        if needed > self.tokens_held:
+            raise ContextLimit("the cache is full", needed, self.tokens_held)
+        return super().step(chunks)
+
+
+def test_requests_that_do_not_fit_together_are_computed_one_after_the_other() -> None:
+    backend = tape("Hello", Narrow)
+    backend.sequences_held = 4
+    short = [Request([number] * 16, GREEDY) for number in (5, 6, 7)]
+    outlets = serve(backend, *short, Request([8] * 41, GREEDY))
+    assert [outlet.text for outlet in outlets] == ["Hello"] * 3 + [""]
+    assert isinstance(outlets[3].error, ContextLimit)
+    assert max(backend.sizes) > 1
+
+
+def test_a_sequence_too_many_for_the_backend_waits() -> None:
+    outlets = serve(tape("Hello", Narrow), *(Request([number], GREEDY) for number in range(3, 12)))
+    assert [outlet.text for outlet in outlets] == ["Hello"] * 9
+
+
+def test_paused_requests_leave_their_places_to_others() -> None:
+    scheduler = Scheduler(tape("Hello"), TOKENIZER, max_open=2)
+    paused, last = [Kept(ready=False) for _ in range(4)], Kept()
+    for outlet in (*paused, last):
+        scheduler.add(Request(PROMPT, GREEDY), outlet)
+    while scheduler.tick():
+        pass
+    assert last.text == "Hello"
+    for outlet in paused:
+        outlet.ready = True
+    while scheduler.tick():
+        pass
+    assert [outlet.text for outlet in paused] == ["Hello"] * 4
+
+
+def test_a_failing_step_leaves_alone_who_was_not_part_of_it() -> None:
+    scheduler = Scheduler(tape("Hello", faults={2: RuntimeError("the device is gone")}), TOKENIZER)
+    paused, going = Kept(ready=False), Kept()
+    for outlet in (paused, going):
+        scheduler.add(Request(PROMPT, GREEDY), outlet)
+    while scheduler.tick():
+        pass
+    assert isinstance(going.error, RuntimeError)
+    paused.ready = True
+    while scheduler.tick():
+        pass
+    assert (paused.text, paused.error) == ("Hello", None)
 
 
 def test_closing_cancels() -> None:
