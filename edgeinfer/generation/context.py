@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias, TypeVar, get_args
 
@@ -62,24 +63,19 @@ def fit_messages(
         return encoded, False
     if overflow == "refuse":
         raise _too_long(len(encoded.ids), context)
-    kept, room = list(messages), room_for_prompt(context, max_tokens)
-    while len(encoded.ids) > room:
-        shorter = _without_oldest_turn(kept)
-        if shorter is None:
-            if len(encoded.ids) < context:
-                break
-            raise _too_long(len(encoded.ids), context, "even with every older turn dropped")
-        kept = shorter
-        encoded = encode(kept)
+    room = room_for_prompt(context, max_tokens)
+    starts = [index for index, message in enumerate(messages) if message.get("role") == "user"][1:]
+    fits = bisect_left(starts, True, key=lambda start: len(encode(_from(messages, start)).ids) <= room)
+    if starts:
+        encoded = encode(_from(messages, starts[min(fits, len(starts) - 1)]))
+    if len(encoded.ids) >= context:
+        raise _too_long(len(encoded.ids), context, "even with every older turn dropped")
     return encoded, True
 
 
-def _without_oldest_turn(messages: Sequence[Message]) -> list[Message] | None:
-    """The messages less the first turn after the system messages; None where only one turn is left."""
-    starts = [index for index, message in enumerate(messages) if message.get("role") == "user"]
-    if len(starts) < 2:
-        return None
-    return [message for index, message in enumerate(messages) if index >= starts[1] or message.get("role") == "system"]
+def _from(messages: Sequence[Message], start: int) -> list[Message]:
+    """The messages from ``start`` on, and every system message."""
+    return [message for index, message in enumerate(messages) if index >= start or message.get("role") == "system"]
 
 
 def _too_long(tokens: int, context: int, condition: str = "") -> ContextLimit:

@@ -62,6 +62,18 @@ def test_whole_turns_are_dropped_oldest_first_and_the_system_message_stays() -> 
     assert sorted(set(encoded.ids)) == [0, 4, 5]
 
 
+def test_a_long_conversation_is_not_encoded_once_for_every_turn() -> None:
+    calls: list[int] = []
+
+    def counted(messages: Sequence[Message]) -> Encoded:
+        calls.append(len(messages))
+        return encode(messages)
+
+    encoded, _ = fit_messages(conversation(1000), counted, context=100, max_tokens=10, overflow="drop-oldest")
+    assert sorted(set(encoded.ids)) == [0, 997, 998, 999, 1000]
+    assert len(calls) < 16
+
+
 def test_messages_that_fit_are_left_alone() -> None:
     encoded, cut = fit_messages(conversation(2), encode, context=60, max_tokens=500, overflow="drop-oldest")
     assert (sorted(set(encoded.ids)), cut) == ([0, 1, 2], False)
