@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -57,7 +58,7 @@ class Run:
         if params.ignore_eos:
             self._end_ids = frozenset()
         self._limit = min(params.max_tokens, info.context - len(request.ids))
-        self._history = list(request.ids)
+        self._history = array("i", request.ids)  # a copy of a part costs penalties next to nothing
         self._fed = 0  # prompt tokens in the sequence
         self._cached = 0
         self._made = 0
