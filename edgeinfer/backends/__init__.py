@@ -1,7 +1,7 @@
 """Two engines behind one seam, and the choice between them.
 
-``choose`` reads the file's header alone and says which backend runs it and why; nothing heavy is imported before
-that is settled.
+``choose`` reads the file's header alone and says which backend runs it and why; llama.cpp is imported only where it
+runs the file, or where an NVIDIA GPU makes it worth asking.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ def fit(context: int, trained: int, per_token: int, available: int) -> tuple[int
     """Tokens a sequence and cells in all.
 
     ``context`` 0 takes what the model was trained for, at most 8192 and what half the ``available`` bytes hold. Cells
+    are twice the context and at least 8192, but no more than an eighth of those bytes holds, nor less than the context.
     """
     if context > trained:
         raise BadRequest(
