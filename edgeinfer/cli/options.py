@@ -91,7 +91,14 @@ def sampling_options(function: Function) -> Function:
         click.option(
             "--dry-breakers", multiple=True, hidden=True, help="Text at which DRY starts anew; may be repeated."
         ),
-        click.option("--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_help_all),
+        click.option(
+            "--help-all",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_help_all,
+            help="Show the rarer sampling options too.",
+        ),
     ]
     decorated: Any = with_params
     for option in reversed(options):
