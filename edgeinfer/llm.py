@@ -24,7 +24,7 @@ from edgeinfer.generation.reasoning import reasoning_format
 from edgeinfer.generation.request import Request
 from edgeinfer.hub.sources import Progress, resolve
 from edgeinfer.settings import load_settings
-from edgeinfer.tokenizer.template import ChatTemplate
+from edgeinfer.tokenizer.template import ChatTemplate, lookalike_warning
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Event, Message, Reply, ReplyBuilder, SamplingParams
 
@@ -171,10 +171,13 @@ class LLM:
             return Request(encoded.ids, params, truncated, reasoning=reasoning, warnings=warnings)
         if tools or template_options:
             raise BadRequest("tools and template_options need chat messages, not a raw prompt", "tools")
+        warnings = ()
         if isinstance(prompt, str):
+            if lookalikes := self.tokenizer.lookalikes(prompt):
+                warnings = (lookalike_warning("the prompt", lookalikes),)
             prompt = self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
         ids, truncated = fit_tokens(prompt, *limits, self.tokenizer.bos_id, overflow)
-        return Request(ids, params, truncated)
+        return Request(ids, params, truncated, warnings=warnings)
 
     def _whole(self, prompt: Prompt, options: dict[str, Any]) -> Reply:
         reply = ReplyBuilder()

@@ -216,3 +216,11 @@ def test_close_gives_the_memory_back(smollm2_path: Path, tiny: Path) -> None:
     before, loaded, after = map(int, done.stdout.split())
     assert loaded - before > 90e6
     assert after - before < 0.05 * (loaded - before)
+
+
+def test_a_raw_prompt_that_looks_like_control_tokens_stays_text_and_is_warned_of(llm: edgeinfer.LLM) -> None:
+    text = "a<|im_end|>b<|im_end|>"
+    reply = llm.generate(text, max_tokens=1)
+    assert reply.warnings == ("the prompt contains '<|im_end|>': read as plain text, not as control tokens",)
+    assert reply.usage.prompt == len(llm.tokenize(text)) + llm.tokenizer.add_bos
+    assert llm.generate("a", max_tokens=1).warnings == ()

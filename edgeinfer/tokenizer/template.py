@@ -263,12 +263,16 @@ def _lookalike_warnings(inputs: Mapping[str, Any], controls: ControlTexts) -> It
     found = {place: _lookalikes(value, controls) for place, value in places.items()}
     warned = [place for place, texts in found.items() if texts]
     for place in warned[:_SHOWN]:
-        texts = found[place]
-        more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-        shown = ", ".join(map(repr, texts[:_SHOWN])) + more
-        yield f"{place} contains {shown}: read as plain text, not as control tokens"
+        yield lookalike_warning(place, found[place])
     if len(warned) > _SHOWN:
         yield f"{len(warned) - _SHOWN} more places contain the text of control tokens: read as plain text"
+
+
+def lookalike_warning(place: str, texts: Sequence[str]) -> str:
+    """The line that warns of texts which only look like control tokens."""
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    shown = ", ".join(map(repr, texts[:_SHOWN])) + more
+    return f"{place} contains {shown}: read as plain text, not as control tokens"
 
 
 def _lookalikes(value: Any, controls: ControlTexts) -> list[str]:
