@@ -28,7 +28,7 @@ def command(name: str, as_json: bool) -> None:
         if model is None:
             raise ModelNotFound(f"{name} is not on this machine")
         if not model.managed:
-            raise BadInput(f"{name} belongs to {model.origin}: {model.path}; delete it there")
+            raise BadInput(f"{name} was not pulled by edgeinfer; delete it where it is: {model.path}")
         name = model.name
         freed = store.remove(name) or 0
     result = f"removed {sanitize(name, single_line=True)}, {human_bytes(freed)} freed"

@@ -15,7 +15,7 @@ from edgeinfer.paths import Paths
 from edgeinfer.settings import Settings
 from tests.hub.server import Hub, sha256
 
-KILLS = int(os.environ.get("EDGEINFER_TEST_KILLS", "20"))
+KILLS = 50 if os.environ.get("CI") else 20
 PULLER = """
 import os, sys
 from pathlib import Path
