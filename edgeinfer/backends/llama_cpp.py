@@ -40,6 +40,7 @@ from edgeinfer.backends.llama_library import (
     nvidia_present,
 )
 from edgeinfer.backends.llama_plan import Plan, describe, plan
+from edgeinfer.backends.llama_settings import check_settings
 from edgeinfer.backends.memory import hand_back_memory
 from edgeinfer.errors import ContextLimit, EdgeInferError, LimitExceeded
 from edgeinfer.formats.gguf import open_gguf
@@ -112,6 +113,7 @@ class LlamaCppBackend:
         """
         lib = library()
         with open_gguf(path) as file:
+            check_settings(file)
             metadata, first = file.metadata, file.files[0]
             model = _load_model(lib, path, first, gpu_layers)
             with ExitStack() as undo:

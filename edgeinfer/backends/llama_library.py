@@ -10,6 +10,7 @@ import ctypes
 import ctypes.util
 import importlib.util
 import logging
+import os
 import re
 import shutil
 from collections import deque
@@ -114,6 +115,7 @@ def library() -> Library:
         raise BackendUnavailable(
             f"llama-cpp-python does not load ({reason}); reinstall it: {INSTALL}", INSTALL
         ) from None
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a failed assertion starts a debugger that prints to stdout
     log = Log()
     callback = api.llama_log_callback(log.write)
     api.llama_log_set(callback, None)

@@ -349,3 +349,24 @@ def test_only_rows_of_whole_numbers_are_tokens(backend: LlamaCppBackend, tokens:
 def _refused(use: Callable[[], object]) -> None:
     with pytest.raises(BadRequest):
         use()
+
+
+IMPOSSIBLE = {
+    "block_count": 0,
+    "block_count ": 513,
+    "context_length": 1 << 31,
+    "attention.layer_norm_rms_epsilon": float("nan"),
+    "attention.layer_norm_rms_epsilon ": -1.0,
+    "rope.freq_base": 0.0,
+    "rope.freq_base ": float("inf"),
+    "rope.scaling.type": "fo\x1bo",
+    "rope.dimension_count": 15,
+    "attention.key_length": 15,
+}
+
+
+@pytest.mark.parametrize(("key", "value"), IMPOSSIBLE.items(), ids=IMPOSSIBLE)
+def test_settings_at_which_llama_cpp_would_end_the_process_are_refused(tmp_path: Path, key: str, value: object) -> None:
+    file = tiny_gguf(tmp_path / "bad.gguf", metadata={f".{key.strip()}": value})
+    with pytest.raises((CorruptFile, UnsupportedModel), match=f"llama.{key.strip()} at byte "):
+        LlamaCppBackend.load(file)
