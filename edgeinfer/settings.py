@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Settings:
         return Path(self.models).expanduser() if self.models else self.paths.models
 
 
+_MAX_CONFIG = 1 << 20  # bytes
 _KEYS = {item.name: item for item in fields(Settings) if item.name not in ("paths", "offline")}
 
 
@@ -48,15 +50,32 @@ def load_settings() -> Settings:
         os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
         for name in ("EDGEINFER_OFFLINE", "HF_HUB_OFFLINE")
     )
-    base = Settings(paths=Paths(Path(root).expanduser() if root else None), offline=offline)
+    base = Settings(paths=Paths(_folder(root, "EDGEINFER_HOME") if root else None), offline=offline)
     file = base.paths.config_file
-    if not file.is_file():
-        return base
     try:
+        if not file.is_file():
+            return base
+        if file.stat().st_size > _MAX_CONFIG:
+            raise ValueError(f"larger than {_MAX_CONFIG} bytes")
         values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise BadInput(f"{file}: {error}; mend the file or move it away") from None
-    return replace(base, **{key: _checked(file, key, value) for key, value in values.items()})
+    settings = replace(base, **{key: _checked(file, key, value) for key, value in values.items()})
+    if settings.models:
+        _folder(settings.models, f"{file}: models")
+    return settings
+
+
+def _folder(text: str, what: str) -> Path:
+    """The folder that text names, whether it exists or not. Raises BadInput where no disk can have it."""
+    try:
+        folder = Path(text).expanduser()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()
+    except (ValueError, RuntimeError, OSError) as error:  # a NUL, an unknown user, a name that is too long
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"{what}: {text[:80]!r} cannot be a folder: {reason}") from None
+    return folder
 
 
 def _checked(file: Path, key: str, value: Any) -> Any:
@@ -80,5 +99,5 @@ def model_folders() -> dict[str, list[Path]]:
         ("hugging-face", "HF_HUB_CACHE", ""),
     ):
         if value := os.environ.get(variable):
-            folders[program].insert(0, Path(value).expanduser() / suffix)
+            folders[program].insert(0, _folder(value, variable) / suffix)
     return folders

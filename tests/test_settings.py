@@ -40,6 +40,11 @@ def test_the_file_sets_values(config: Path) -> None:
         ("threads = true", "threads=True; expected a whole number"),
         ("model = 3", "model=3; expected a string"),
         ("model = ", "Invalid value"),
+        ("model = " + 5000 * "[", "recursion"),
+        ("#" * (1 << 20) + "#", "larger than 1048576 bytes"),
+        ('models = "a\\u0000b"', "models: .* cannot be a folder"),
+        ('models = "~no-such-user/m"', "models: .* cannot be a folder"),
+        (f'models = "{300 * "m"}"', "models: .* cannot be a folder: File name too long"),
     ],
 )
 def test_a_mistake_is_named(config: Path, content: str, complaint: str) -> None:
@@ -52,6 +57,15 @@ def test_a_file_that_is_no_text_is_named(config: Path) -> None:
     config.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match=r"config\.toml"):
         load_settings()
+
+
+@pytest.mark.parametrize("variable", ["EDGEINFER_HOME", "OLLAMA_MODELS", "HF_HOME"])
+@pytest.mark.parametrize("folder", ["~no-such-user/x", "/tmp/" + 300 * "x"])
+def test_a_variable_that_names_no_folder_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, folder: str) -> None:
+    monkeypatch.setenv(variable, folder)
+    read = load_settings if variable == "EDGEINFER_HOME" else model_folders
+    with pytest.raises(BadInput, match=f"{variable}: .* cannot be a folder"):
+        read()
 
 
 def test_offline_is_a_variable_of_ours_or_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

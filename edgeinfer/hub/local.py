@@ -43,6 +43,13 @@ def in_folder(folder: Path) -> list[LocalModel]:
 
 def at_path(path: Path) -> LocalModel:
     """The model that a path means: a GGUF file, a shard, or a folder with one model."""
+    try:
+        return _at_path(path)
+    except OSError as error:  # no permission, or a name that no disk can have
+        raise ModelError(f"{str(path)[:200]}: {error.strerror}", path) from None
+
+
+def _at_path(path: Path) -> LocalModel:
     if path.is_dir():
         found = _variants_of(path, path.iterdir())
         if len(found) > 1:
@@ -56,6 +63,8 @@ def at_path(path: Path) -> LocalModel:
             return LocalModel(path, path.name, "file", (path,), path.stat().st_size)
         chosen = choose(found, path.name, str(path.parent))
     else:
+        if os.path.lexists(path):
+            raise ModelNotFound(f"{path}: {_what_is_there(path)}; give a regular .gguf file")
         near = _nearest_files(path)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ModelNotFound(f"{path}: no such file{hint}", near)
@@ -178,6 +187,12 @@ def _walk(root: Path) -> Iterator[Path]:
         depth = len(Path(folder).relative_to(root).parts)
         folders[:] = sorted(folders) if depth < _DEPTH else []
         yield from (Path(folder) / file for file in sorted(files))
+
+
+def _what_is_there(path: Path) -> str:
+    if path.is_symlink() and not path.exists():
+        return "a symbolic link that leads nowhere"
+    return "a device or a pipe"
 
 
 def _nearest_files(path: Path) -> list[str]:

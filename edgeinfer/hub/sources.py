@@ -26,7 +26,7 @@ from edgeinfer.hub.model import LocalModel, OnProgress, Plan, Progress, Remote, 
 from edgeinfer.hub.names import plain_file, quant_of
 from edgeinfer.hub.partial import check_space
 from edgeinfer.hub.store import Store, StoredFile
-from edgeinfer.hub.transport import Patience, shown
+from edgeinfer.hub.transport import Patience, is_url, shown
 from edgeinfer.settings import Settings, model_folders
 
 __all__ = ["LocalModel", "Plan", "Progress", "fetch", "find", "local_models", "plan", "resolve"]
@@ -91,6 +91,10 @@ def parse(text: str) -> RemoteSource | Path | None:
     if text.startswith(("https://", "http://")):
         url, _, fragment = text.partition("#")
         match = _SHA256.fullmatch(fragment)
+        if match is None and fragment:
+            raise BadInput(f"{text!r}: expected nothing behind # but sha256= and 64 hexadecimal digits")
+        if not is_url(url):
+            raise BadInput(f"{text!r}: expected https://HOST/FILE")
         return UrlSource(url, match[1].lower() if match else "")
     if not text.strip() or "\0" in text:
         raise BadInput(f"{text!r} is no name of a model")

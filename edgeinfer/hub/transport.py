@@ -57,6 +57,15 @@ def pause(failure: TryAgain, attempt: int, patience: Patience) -> None:
     time.sleep(wait)
 
 
+def is_url(text: str) -> bool:
+    """Whether text names a host, and a port that there can be."""
+    try:
+        parts = urlsplit(text)
+        return text.isprintable() and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def shown(url: str) -> str:
     """A URL for messages: without a query, which may hold a signature, and without a password."""
     parts = urlsplit(url)
@@ -93,9 +102,14 @@ def _place(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _next_place(url: str, response: httpx2.Response) -> str:
-    target = urljoin(url, response.headers.get("location", ""))
-    if urlsplit(target).scheme != "https" and urlsplit(target).scheme != urlsplit(url).scheme:
-        raise NetworkFailed(f"{shown(url)} redirects to {shown(target)}; only https is followed")
+    location = response.headers.get("location", "")
+    try:
+        target = urljoin(url, location)
+    except ValueError:
+        target = ""
+    if not is_url(target) or urlsplit(target).scheme not in ("https", urlsplit(url).scheme):
+        place = location.partition("?")[0][:80]
+        raise NetworkFailed(f"{shown(url)} redirects to {place!r}; only https is followed")
     return target
 
 

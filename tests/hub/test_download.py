@@ -200,7 +200,10 @@ def test_compressed_data_that_ends_early_is_asked_for_again(
     assert download(Remote(remote.url, remote.file), target, patience) == sha256(payload)
 
 
-@pytest.mark.parametrize("place", ["http://127.0.0.1/m", "http://example.org/m", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "place",
+    ["http://127.0.0.1/m", "http://example.org/m", "file:///etc/passwd", "https://[::1", "https://a:99999/m"],
+)
 def test_https_is_never_left(place: str) -> None:
     answer = httpx2.MockTransport(lambda _: httpx2.Response(302, headers={"Location": place}))
     with (

@@ -182,6 +182,15 @@ def test_a_path_that_is_no_model(tmp_path: Path, settings: Settings, tiny: bytes
     assert at_path(tmp_path / "weights.bin").name == "weights.bin"
 
 
+def test_what_is_at_a_path_but_no_file_is_said(tmp_path: Path, settings: Settings) -> None:
+    pipe, loop = tmp_path / "pipe.gguf", tmp_path / "loop.gguf"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    for path, words in ((pipe, "a device or a pipe"), (loop, "leads nowhere"), (tmp_path / (300 * "x"), "too long")):
+        with pytest.raises(ModelError, match=words):
+            find(str(path), settings)
+
+
 def test_a_plain_folder_is_listed_with_what_lies_in_it(tmp_path: Path, tiny: bytes) -> None:
     (tmp_path / "deep/er").mkdir(parents=True)
     (tmp_path / "deep/er/M-Q8_0.gguf").write_bytes(tiny)

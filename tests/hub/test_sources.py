@@ -76,7 +76,8 @@ def test_a_name_is_understood_by_its_form(text: str, source: object) -> None:
     [
         *("hf:", "hf:repo", "hf:a/b/c", "hf:../../etc", "hf:org/..", "hf:org/re po", "hf:org/repo@../x", "hf:o/r\n"),
         *("pypi:", "pypi:a b", "pypi:a==", "pypi:--index-url=http://x", "pypi:-r/etc/passwd", "pypi:a@file:///x"),
-        *("", " ", "a\0b"),
+        *("http://", "https:///m", "https://[::1", "https://a:99999/m", "https://a/m\r\nX: y"),
+        *("https://a/m.gguf#sha256=abc", "https://a/m.gguf#x", "", " ", "a\0b"),
     ],
 )
 def test_a_malformed_source_is_refused(text: str) -> None:
