@@ -7,18 +7,20 @@ Errors end here: one line on stderr and the exit code of their class (edgeinfer/
 from __future__ import annotations
 
 import difflib
-import os
+import errno
 import sys
+import traceback
 from importlib import import_module
 
 import click
 
 from edgeinfer import __version__
-from edgeinfer.errors import EdgeInferError
+from edgeinfer.cli.terminal import note, open_missing_streams, silence_stdout
+from edgeinfer.errors import DiskLimit, EdgeInferError, MemoryLimit
 from edgeinfer.sanitize import sanitize
 
 COMMANDS = {
-    "run": "Answer a prompt, or several turns of JSON.",
+    "run": "Answer a prompt.",
     "tokenize": "Turn text from stdin into token ids.",
     "pull": "Fetch a model and check it.",
     "list": "Models on this machine, other programs' included.",
@@ -49,15 +51,14 @@ class Commands(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(COMMANDS)}"
-            ctx.fail(f"no command {name!r}; {hint}")
+            raise click.UsageError(f"no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Whoever read our output has gone. Point stdout at nothing, or the interpreter complains while it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence_stdout()  # whoever read our output has gone
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -89,6 +90,7 @@ def _run(arguments: list[str]) -> int:
     debug = "--debug" in options
     if debug:  # it may stand anywhere, like an afterthought
         arguments = ["--debug", *(word for word in options if word != "--debug"), *arguments[len(options) :]]
+    open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a C locale shows what it can
     try:
@@ -96,22 +98,40 @@ def _run(arguments: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
-        _complain(error.format_message())
-        return 2
-    except EdgeInferError as error:
-        if debug:
-            raise
-        _complain(str(error))
-        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        note(error.format_message())
+        return error.exit_code
     except Exception as error:  # the one guard: a fault of ours is reported as one, never as a wall of text
         if debug:
-            raise
-        _complain(f"internal error: {type(error).__name__}: {error}; run `edgeinfer --debug …` for the traceback")
-        return 1
+            note(traceback.format_exc())
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    """One line on stderr. Returns the exit code."""
+    match error:
+        case EdgeInferError():
+            _complain(str(error))
+            return error.exit_code
+        case click.UsageError(ctx=click.Context() as context):
+            _complain(f"{error.format_message().rstrip('.')}; see `{context.command_path} --help`")
+            return error.exit_code
+        case click.ClickException():
+            _complain(error.format_message())
+            return 2
+        case MemoryError():
+            _complain("the memory of this process is full; take a smaller model or context, or raise the limit")
+            return MemoryLimit.exit_code
+        case OSError():  # what is wrong with a file of ours was told before: this is a stream, or a full disk
+            silence_stdout()
+            _complain(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}")
+            return DiskLimit.exit_code if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
+        case _:
+            _complain(f"internal error: {type(error).__name__}: {error}; run `edgeinfer --debug …` for the traceback")
+            return 1
 
 
 def _complain(message: str) -> None:
-    click.echo(f"error: {sanitize(message, single_line=True)}", err=True)
+    note(f"error: {sanitize(message, single_line=True)}")

@@ -15,7 +15,7 @@ import click
 
 from edgeinfer.cli.options import model_options, sampling_options
 from edgeinfer.cli.progress import download_progress
-from edgeinfer.cli.terminal import note, read_text
+from edgeinfer.cli.terminal import checked_text, note, read_text
 from edgeinfer.errors import BadRequest
 from edgeinfer.sanitize import sanitize
 from edgeinfer.types import Event, Finished, Message, ReasoningDelta, Reply, ReplyBuilder, SamplingParams, TextDelta
@@ -61,7 +61,7 @@ def command(
 
     The answer goes to stdout, a summary to stderr. --help-all shows every sampling option.
     """
-    text = read_prompt(prompt)
+    text, system = read_prompt(prompt), checked_text(system, "--system")
     if raw and (system or template):
         raise BadRequest("--raw goes without --system and --template: nothing is put around the prompt", "raw")
     import edgeinfer
@@ -94,7 +94,7 @@ def command(
 
 def read_prompt(prompt: str | None) -> str:
     """The prompt of the command line with that of stdin behind it."""
-    given = "" if prompt in (None, "-") else prompt
+    given = "" if prompt in (None, "-") else checked_text(prompt, "the prompt")
     text = "\n\n".join(part for part in (given, _piped(prompt)) if part)
     if not text.strip():
         raise BadRequest('the prompt is empty; give one: edgeinfer run "Why is the sky blue?"', "prompt")
@@ -103,8 +103,6 @@ def read_prompt(prompt: str | None) -> str:
 
 def _piped(prompt: str | None) -> str:
     """Text on stdin. Beside a prompt only a pipe or a file is read: what a service has for stdin may never end."""
-    if sys.stdin is None or sys.stdin.closed:
-        return ""
     mode = os.fstat(sys.stdin.fileno()).st_mode
     if prompt == "-" or (prompt is None and not sys.stdin.isatty()) or stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
         return read_text(sys.stdin).removesuffix("\n")
@@ -130,7 +128,9 @@ class _CtrlC:
         self._stream = stream
 
     def __enter__(self) -> Self:
-        self._before: Any = signal.signal(signal.SIGINT, self._press)
+        self._before: Any = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:  # as a script's background jobs have it
+            signal.signal(signal.SIGINT, self._press)
         return self
 
     def __exit__(self, *_: object) -> None:

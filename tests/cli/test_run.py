@@ -165,6 +165,38 @@ def test_stdin_that_is_no_utf_8_names_the_byte(tiny: Path) -> None:
     refused(run(tiny, "-", stdin=b"caf\xe9 au lait"), 2, "stdin", "byte 3", "UTF-8")
 
 
+def test_arguments_that_are_no_utf_8_are_refused_by_name(tiny: Path) -> None:
+    refused(run(tiny, os.fsdecode(b"caf\xe9")), 2, "the prompt", "character 3", "UTF-8")
+    refused(run(tiny, "hi", "--system", os.fsdecode(b"\xff")), 2, "--system", "character 0", "UTF-8")
+
+
+def shell(line: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["bash", "-c", line.replace("edgeinfer", f"{sys.executable} -m edgeinfer")], capture_output=True
+    )
+
+
+def test_streams_that_are_closed_change_neither_the_answer_nor_the_exit_code(tiny: Path) -> None:
+    question = f"edgeinfer run -m {tiny} --max-tokens 8 --temperature 0 hi"
+    assert shell(f"{question} <&- 2>&-").stdout == run(tiny, "hi").stdout
+    silent = shell(f"{question} <&- >&-")
+    assert (silent.returncode, silent.stdout, silent.stderr.count(b"\n")) == (0, b"", 1)
+    assert shell("edgeinfer run -m nosuch hi <&- >&- 2>&-").returncode == 2
+    assert shell(f"edgeinfer tokenize {tiny} <&-").stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_behind_stdout_is_exit_4_and_behind_stderr_nothing(tiny: Path) -> None:
+    question = f"edgeinfer run -m {tiny} --max-tokens 8 --temperature 0 hi"
+    for line in (question, f"{question} --json", "edgeinfer --help"):
+        refused(shell(f"{line} </dev/null >/dev/full"), 4, "output", "No space left")
+    assert shell(f"{question} 2>/dev/full").stdout == run(tiny, "hi").stdout
+
+
+def test_stdin_that_cannot_be_read_is_one_line(tiny: Path) -> None:
+    refused(shell(f"edgeinfer run -m {tiny} - 0>/dev/null"), 2, "stdin: cannot be read")
+
+
 def test_a_typo_in_a_model_name_offers_the_nearest() -> None:
     refused(edgeinfer("run", "-m", "smolm2-135m", "hi"), 2, "smolm2-135m", "smollm2-135m")
 
