@@ -17,7 +17,7 @@ from edgeinfer.hub.partial import Partial, check_space, hash_file, state_of
 from edgeinfer.hub.transport import Patience, TryAgain, new_client, open_url, pause, shown
 from edgeinfer.units import human_bytes
 
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)")
 _CHECK_EVERY = 64 << 20  # bytes, where the server does not say how many are to come
 _Span: TypeAlias = tuple[int, int | None]
 
@@ -136,7 +136,7 @@ def _span(response: httpx2.Response) -> _Span:
         match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
         if match is None or match[1] is None:
             return -1, None
-        return int(match[1]), None if match[3] == "*" else int(match[3])
+        return int(match[1]), None if match[2] == "*" else int(match[2])
     length = response.headers.get("content-length", "")
     return 0, int(length) if length.isdigit() and _encoding(response) == "identity" else None
 

@@ -143,7 +143,7 @@ def _check_status(response: httpx2.Response, url: str) -> None:
 
 def _retry_after(value: str) -> float | None:
     """Seconds from a Retry-After header: a number, or a date (RFC 9110, 10.2.3)."""
-    if value.strip().isdigit():
+    if value.strip().isdecimal():
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())

@@ -67,6 +67,7 @@ CURES = {
     "stall before the body": [Fault(stall=1.0)],
     "short body": [Fault(drop_after=400_000)],
     "429 with Retry-After": [Fault(status=429, headers={"Retry-After": "0"})],
+    "429 with nonsense": [Fault(status=429, headers={"Retry-After": "\u00b2"})],
     "503 with a date": [Fault(status=503, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})],
     "500 in the middle": [Fault(drop_after=100_000), Fault(status=500)],
     "416 in the middle": [Fault(drop_after=100_000), Fault(status=416, headers={"Content-Range": "bytes */9"})],
@@ -75,6 +76,10 @@ CURES = {
     "other content in a 206": [Fault(drop_after=100_000), Fault(body=OTHER, etag='"y"', force_range=True)],
     "206 of another place": [Fault(drop_after=100_000), Fault(wrong_start=50_000)],
     "206 of another size": [Fault(drop_after=100_000), Fault(headers={"Content-Range": "bytes 100000-9/9"})],
+    "206 of a size without end": [
+        Fault(drop_after=100_000),
+        Fault(headers={"Content-Range": f"bytes 100000-9/{'9' * 5000}"}),
+    ],
     "206 without a range": [Fault(drop_after=100_000), Fault(headers={"Content-Range": "junk"})],
     "gzip": [Fault(gzip=True)],
     "gzip that drops": [Fault(gzip=True, drop_after=90_000)],
