@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path(path_type=Path))
+@click.option("--catalogue", is_flag=True, help="The models that can be pulled by a short name instead.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list in place of a table.")
-def command(folders: tuple[Path, ...], as_json: bool) -> None:
+def command(folders: tuple[Path, ...], catalogue: bool, as_json: bool) -> None:
     """List models: pulled ones, those of the Hugging Face cache, LM Studio and Ollama, and those in each FOLDER.
 
     Any of them runs by its name or path; those of other programs are used in place and never changed.
@@ -29,6 +30,9 @@ def command(folders: tuple[Path, ...], as_json: bool) -> None:
     from edgeinfer.hub.sources import local_models
     from edgeinfer.settings import load_settings
 
+    if catalogue:
+        _catalogue(as_json)
+        return
     settings = load_settings()
     found = [model for folder in folders for model in in_folder(folder)] if folders else local_models(settings)
     models = [_with_header(model) for model in found]
@@ -39,6 +43,16 @@ def command(folders: tuple[Path, ...], as_json: bool) -> None:
         click.echo(table(("NAME", "SIZE", "QUANT", "ARCH", "ORIGIN"), rows, width(), frozenset({1})))
     else:
         note("no models yet; `edgeinfer pull smollm2-135m` fetches a small one")
+
+
+def _catalogue(as_json: bool) -> None:
+    from edgeinfer.catalog import catalogue
+
+    if as_json:
+        click.echo(json.dumps([asdict(entry) for entry in catalogue().values()], indent=1))
+        return
+    rows = [(entry.name, entry.title, entry.license) for entry in catalogue().values()]
+    click.echo(table(("NAME", "TITLE", "LICENCE"), rows, width()))
 
 
 def _with_header(model: LocalModel) -> LocalModel:

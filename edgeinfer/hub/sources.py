@@ -174,14 +174,12 @@ def fetch(
         for remote, package in zip(plan.downloads, packages, strict=True):
             if package.parent == home:
                 _download(remote, home, on_progress, patience)
-        home.mkdir(parents=True, exist_ok=True)
         path, sha256 = wheels.unpack(packages, home, plan.sha256, on_progress)
-        known = replace(plan, quant=plan.quant or quant_of(path.stem))
-        model = store.commit(home, known, [StoredFile(path.name, path.stat().st_size, sha256)], _architecture(path))
         for package in packages:
             if package.parent == home:
                 package.unlink()
-        return model
+        known = replace(plan, quant=plan.quant or quant_of(path.stem))
+        return store.commit(home, known, [StoredFile(path.name, path.stat().st_size, sha256)], _architecture(path))
 
 
 def _parse_hub(text: str) -> HubSource:
@@ -212,7 +210,11 @@ def _not_found_among(name: str, models: Iterable[LocalModel]) -> ModelNotFound:
     near = [names[close] for close in difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)]
     if _REPO.fullmatch(name):
         near.insert(0, f"hf:{name}")
-    hint = f"did you mean {' or '.join(near)}?" if near else "`edgeinfer list` shows the names"
+    hint = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else "`edgeinfer list --catalogue` shows what can be pulled by name"
+    )
     return ModelNotFound(f"no model is called {name!r}; {hint}", near)
 
 

@@ -159,6 +159,15 @@ def test_models_of_others_are_listed_shown_and_never_removed(own_home: Path, tin
     assert (only["origin"], only["architecture"]) == ("file", "llama")
 
 
+def test_the_catalogue_is_listed(own_home: Path) -> None:
+    lines = edgeinfer("list", "--catalogue").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [line.split()[0] for line in lines[1:]]
+    assert names == [row["name"] for row in json.loads(edgeinfer("list", "--catalogue", "--json").stdout)]
+    assert names[0] == "smollm2-135m"
+    assert "edgeinfer list --catalogue" in edgeinfer("pull", "xyzzy", code=2).stderr
+
+
 def test_a_file_that_is_broken_is_listed_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "broken-Q4_0.gguf").write_bytes(b"GGUF" + bytes(100))
     assert edgeinfer("list", tmp_path).stdout.splitlines()[1].split()[3:] == ["Q4_0", "?", "file"]
