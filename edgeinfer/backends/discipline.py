@@ -1,4 +1,4 @@
-"""The rules of the seam, checked in one place for the backends that keep their tokens on the host."""
+"""The rules of the seam, checked in one place, and what the backends share that keep their tokens on the host."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ class TrackedSequence:
     def length(self) -> int:
         return len(self.slot.tokens)
 
+    @property
+    def pending(self) -> array[int] | None:
+        """The tokens of a step that waits for its accept."""
+        return self.slot.pending
+
     def take(self, count: int) -> bool:
         """Moves the first ``count`` pending tokens to the kept ones; false when some were left behind."""
         self.check_usable()
@@ -75,31 +80,38 @@ class TrackedSequence:
 
 def check_chunks(owner: object, info: ModelInfo, chunks: Sequence[Chunk]) -> list[array[int]]:
     """The tokens of each chunk; raises BadRequest or ContextLimit before anything has changed."""
+    check_states(owner, TrackedSequence, chunks)
+    checked = [check_tokens(chunk.tokens, info.vocab_size) for chunk in chunks]
+    for chunk, tokens in zip(chunks, checked, strict=True):
+        check_length(info, chunk.state.length, len(tokens))
+    return checked
+
+
+def check_states(owner: object, kind: type[Any], chunks: Sequence[Chunk]) -> None:
+    """Raises BadRequest unless each chunk has a sequence of its own, of ``owner``, which waits for no accept."""
     seen: set[int] = set()
-    checked = []
     for chunk in chunks:
         state = chunk.state
-        if not isinstance(state, TrackedSequence) or state.owner is not owner:
+        if not isinstance(state, kind) or state.owner is not owner:
             raise BadRequest("a chunk's sequence was opened by another backend")
         state.check_usable()
-        if state.slot.pending is not None:
+        if state.pending is not None:
             raise BadRequest("a step before the last one was accepted: call accept() once after each step")
         if id(state) in seen:
             raise BadRequest("two chunks of one sequence in a step: join them")
         if chunk.rows not in ("none", "last", "all"):
             raise BadRequest(f"rows={chunk.rows!r}: expected 'none', 'last' or 'all'", "rows")
         seen.add(id(state))
-        tokens = check_tokens(chunk.tokens, info.vocab_size)
-        if not len(tokens):
-            raise BadRequest("a chunk without tokens: expected at least one", "tokens")
-        needed = state.length + len(tokens)
-        if needed > info.context:
-            advice = "shorten the prompt or load with more context"
-            raise ContextLimit(
-                f"{needed} tokens do not fit the context of {info.context}; {advice}", needed, info.context
-            )
-        checked.append(tokens)
-    return checked
+
+
+def check_length(info: ModelInfo, length: int, count: int) -> None:
+    """Raises BadRequest for no new tokens, ContextLimit where ``count`` of them do not fit behind ``length``."""
+    if not count:
+        raise BadRequest("a chunk without tokens: expected at least one", "tokens")
+    needed, context = length + count, info.context
+    if needed > context:
+        advice = "shorten the prompt or load with more context"
+        raise ContextLimit(f"{needed} tokens do not fit the context of {context}; {advice}", needed, context)
 
 
 def check_tokens(tokens: Tokens, vocab_size: int) -> array[int]:

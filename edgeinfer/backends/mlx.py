@@ -14,10 +14,11 @@ import psutil
 
 from edgeinfer import ops
 from edgeinfer.backends.base import Chunk, ModelInfo
+from edgeinfer.backends.discipline import check_length, check_running, check_states
 from edgeinfer.backends.memory import hand_back_memory
 from edgeinfer.cache.sequence import CachedSequence
 from edgeinfer.cache.store import PrefixStore
-from edgeinfer.errors import BadRequest, ContextLimit, EngineClosed
+from edgeinfer.errors import BadRequest
 from edgeinfer.loading.fit import available_memory
 from edgeinfer.loading.loader import Loaded, load
 from edgeinfer.nn.batch import Batch, View
@@ -141,34 +142,14 @@ class MLXBackend:
         hand_back_memory()
 
     def check_running(self) -> None:
-        if self._closed:
-            raise EngineClosed("the backend is closed: load the model again")
+        check_running(self._closed)
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
         self.check_running()
-        seen: set[int] = set()
+        check_states(self, MLXSequence, chunks)
         for chunk in chunks:
-            state = chunk.state
-            if not isinstance(state, MLXSequence) or state.owner is not self:
-                raise BadRequest("a chunk's sequence was opened by another backend")
-            state.check_usable()
-            if state.pending is not None:
-                raise BadRequest("a step before the last one was accepted: call accept() once after each step")
-            if id(state) in seen:
-                raise BadRequest("two chunks of one sequence in a step: join them")
-            seen.add(id(state))
-            if chunk.rows not in ("none", "last", "all"):
-                raise BadRequest(f"rows={chunk.rows!r}: expected 'none', 'last' or 'all'", "rows")
             _check_ids(chunk.tokens, self.info.vocab_size)
-            self._check_length(state.length, _count(chunk.tokens))
-
-    def _check_length(self, length: int, count: int) -> None:
-        if not count:
-            raise BadRequest("a chunk without tokens: expected at least one", "tokens")
-        needed, context = length + count, self.info.context
-        if needed > context:
-            advice = "shorten the prompt or load with more context"
-            raise ContextLimit(f"{needed} tokens do not fit the context of {context}; {advice}", needed, context)
+            check_length(self.info, chunk.state.length, _count(chunk.tokens))
 
 
 def _count(tokens: Any) -> int:
