@@ -114,7 +114,7 @@ class Scheduler:
                     self._waiting.appendleft(run)
                     return
                 self._open.append(run)
-                moving += run.outlet.ready
+                moving += 1
 
     def _breakers_for(self, params: SamplingParams) -> Breakers | None:
         if params.dry_multiplier == 0:

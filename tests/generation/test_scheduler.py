@@ -317,12 +317,15 @@ def test_a_sequence_too_many_for_the_backend_waits() -> None:
 
 def test_paused_requests_leave_their_places_to_others() -> None:
     scheduler = Scheduler(tape("Hello"), TOKENIZER, max_open=2)
-    paused, last = [Kept(ready=False) for _ in range(4)], Kept()
-    for outlet in (*paused, last):
+    paused, last = [Kept() for _ in range(4)], Kept()
+    for outlet in paused:
         scheduler.add(Request(PROMPT, GREEDY), outlet)
+        scheduler.tick()
+        outlet.ready = False
+    scheduler.add(Request(PROMPT, GREEDY), last)
     while scheduler.tick():
         pass
-    assert last.text == "Hello"
+    assert [outlet.text for outlet in (*paused, last)] == ["H"] * 4 + ["Hello"]
     for outlet in paused:
         outlet.ready = True
     while scheduler.tick():
