@@ -15,6 +15,7 @@ import click
 
 from edgeinfer.cli.options import model_options, sampling_options
 from edgeinfer.cli.progress import download_progress
+from edgeinfer.cli.tables import facts, width
 from edgeinfer.cli.terminal import checked_text, note, read_text
 from edgeinfer.errors import BadRequest
 from edgeinfer.sanitize import sanitize
@@ -85,7 +86,7 @@ def command(
         for warning in reply.warnings:
             note(f"warning: {warning}")
         if as_json:
-            click.echo(json.dumps({"model": llm.name, **dataclasses.asdict(reply)}))
+            click.echo(json.dumps({"model": llm.name, **dataclasses.asdict(reply), "backend_reason": llm.choice.why}))
         elif not quiet:
             note(_statistics(llm, reply) if stats else _summary(llm, reply))
     if interrupted:
@@ -191,4 +192,4 @@ def _statistics(llm: LLM, reply: Reply) -> str:
         ("context", f"{usage.prompt + usage.completion:,} of {info.context:,} tokens"),
         ("seed", str(reply.seed)),
     )
-    return "\n".join(f"{name:8} {value}" for name, value in rows)
+    return facts(rows, width(sys.stderr))

@@ -59,6 +59,7 @@ def test_quiet_says_nothing_and_stats_say_more(tiny: Path) -> None:
 def test_json_is_one_object_with_the_whole_reply(tiny: Path) -> None:
     reply = answer(tiny, "Hello", "--seed", 3, "--logprobs", 2)
     assert {"text", "ids", "finish_reason", "usage", "timings", "backend", "seed", "truncated"} <= set(reply)
+    assert reply["backend_reason"].startswith("MLX runs llama on ")
     assert reply["seed"] == 3
     assert reply["usage"]["completion"] == len(reply["ids"]) == len(reply["logprobs"])
     assert reply["finish_reason"] in ("stop", "length")
