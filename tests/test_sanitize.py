@@ -33,6 +33,12 @@ def test_an_attack_becomes_visible(text: str) -> None:
     assert shown != text
 
 
+def test_no_character_of_unicode_turns_the_direction_of_others() -> None:
+    shown = "".join(sanitize(chr(code)) for code in range(0x110000))
+    turning = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    assert not turning & set(map(unicodedata.bidirectional, set(shown)))
+
+
 @given(st.text(st.characters(codec=None)))
 def test_no_control_character_survives_and_pieces_join(text: str) -> None:
     shown = sanitize(text)
