@@ -121,7 +121,7 @@ def _report(error: Exception) -> int:
         case click.ClickException():
             _complain(error.format_message())
             return 2
-        case MemoryError():
+        case MemoryError() | OSError(errno=errno.ENOMEM):
             _complain("the memory of this process is full; take a smaller model or context, or raise the limit")
             return MemoryLimit.exit_code
         case OSError():  # what is wrong with a file of ours was told before: this is a stream, or a full disk

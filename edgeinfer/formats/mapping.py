@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-from edgeinfer.errors import CorruptFile, EngineClosed, ModelError, ModelNotFound, UnsupportedModel
+from edgeinfer.errors import (
+    CorruptFile,
+    EdgeInferError,
+    EngineClosed,
+    MemoryLimit,
+    ModelError,
+    ModelNotFound,
+    UnsupportedModel,
+)
 
 
 class MappedFile:
@@ -29,6 +38,9 @@ class MappedFile:
             if size == 0:
                 raise CorruptFile(path, "file", 0, "the file is empty; download it again")
             self.data = mmap(self._file, size, access=ACCESS_READ)
+        except OSError as error:
+            os.close(self._file)
+            raise _unmapped(path, size, error) from None
         except BaseException:
             os.close(self._file)
             raise
@@ -79,6 +91,12 @@ def _open(path: Path) -> int:
 
 def _unreadable(path: Path, error: OSError) -> ModelError:
     return CorruptFile(path, "file", None, f"cannot be read: {error.strerror or error}")
+
+
+def _unmapped(path: Path, size: int, error: OSError) -> EdgeInferError:
+    if error.errno == errno.ENOMEM:
+        return MemoryLimit(f"{path.name}: no room to map {size} bytes; raise the memory limit of this process", size, 0)
+    return _unreadable(path, error)
 
 
 def _identity(file: int) -> tuple[int, int]:

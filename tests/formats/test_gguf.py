@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import subprocess
@@ -9,13 +10,14 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 
-from edgeinfer.errors import CorruptFile, EngineClosed, ModelNotFound, UnsupportedModel
+from edgeinfer.errors import CorruptFile, EngineClosed, MemoryLimit, ModelNotFound, UnsupportedModel
 from edgeinfer.formats.gguf import GGUFFile, TensorInfo, open_gguf
 from edgeinfer.quant.codec import CODECS
 from tests.formats import craft
@@ -314,3 +316,11 @@ def test_the_file_is_a_plain_context_manager(tmp_path: Path) -> None:
         assert isinstance(file, GGUFFile)
     with pytest.raises(EngineClosed):
         file.check_unchanged()
+
+
+def test_a_file_that_cannot_be_mapped_for_want_of_memory_is_a_memory_limit(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(GOLDEN)
+    full = OSError(errno.ENOMEM, "Cannot allocate memory")
+    with patch("edgeinfer.formats.mapping.mmap", side_effect=full), pytest.raises(MemoryLimit, match=r"m\.gguf"):
+        open_gguf(file)
