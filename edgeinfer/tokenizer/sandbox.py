@@ -78,14 +78,13 @@ class Sandbox:
         with self._lock:
             if self._closed:
                 raise EngineClosed(f"{name} was used after close()")
-            if self._child is None or not self._child.alive:
-                self._stop()
-                self._child = _Child(self._seconds, self._memory, self._capped, name)
+            used = self._child is not None and self._child.alive
             try:
-                reply = self._child.ask(request, name)
-            except BaseException:  # a reply that was not read would answer the next request
-                self._stop()
-                raise
+                reply = self._ask(request, name)
+            except _Ended:
+                if not used:
+                    raise
+                reply = self._ask(request, name)  # someone ended the child while it waited
             if reply["results"][-1].get("limit"):
                 self._stop()
                 raise _failure(reply["results"][-1], name)
@@ -100,6 +99,16 @@ class Sandbox:
             self._closed = True
             self._stop()
 
+    def _ask(self, request: bytes, name: str) -> dict[str, Any]:
+        if self._child is None or not self._child.alive:
+            self._stop()
+            self._child = _Child(self._seconds, self._memory, self._capped, name)
+        try:
+            return self._child.ask(request, name)
+        except BaseException:  # a reply that was not read would answer the next request
+            self._stop()
+            raise
+
     def _stop(self) -> None:
         if self._child is not None:
             self._child.stop()
@@ -110,6 +119,10 @@ def _failure(result: Mapping[str, Any], name: str) -> TemplateFailed:
     place = f", line {result['line']}" if result["line"] else ""
     problem = "exceeded a limit: " if result["limit"] else ""
     return TemplateFailed(f"{name}{place}: {problem}{' '.join(result['error'].split())}")
+
+
+class _Ended(TemplateFailed):
+    """The child was gone before it replied."""
 
 
 class _Child:
@@ -165,7 +178,7 @@ class _Child:
                 continue
             piece = os.read(descriptor, 1 << 20)
             if not piece:
-                raise TemplateFailed(f"{name}: the process that renders it ended ({self._ending()})")
+                raise _Ended(f"{name}: the process that renders it ended ({self._ending()})")
             pieces.append(piece)
         reply: dict[str, Any] = json.loads(b"".join(pieces).decode("utf-8", "surrogatepass"))
         return reply

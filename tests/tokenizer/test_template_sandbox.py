@@ -183,6 +183,17 @@ def test_a_child_that_dies_is_replaced() -> None:
         sandbox.close()
 
 
+def test_a_child_that_is_killed_a_moment_ago_is_replaced() -> None:
+    sandbox, others = Sandbox(), set(psutil.Process().children())
+    try:
+        for _ in range(5):
+            assert render(sandbox, "{{ x }}") == "text"
+            [child] = set(psutil.Process().children()) - others
+            child.kill()  # not waited for: it may still look alive
+    finally:
+        sandbox.close()
+
+
 def test_an_idle_child_uses_no_cpu_and_close_ends_it() -> None:
     sandbox = Sandbox()
     child = started(sandbox)
