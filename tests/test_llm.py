@@ -224,3 +224,40 @@ def test_a_raw_prompt_that_looks_like_control_tokens_stays_text_and_is_warned_of
     assert reply.warnings == ("the prompt contains '<|im_end|>': read as plain text, not as control tokens",)
     assert reply.usage.prompt == len(llm.tokenize(text)) + llm.tokenizer.add_bos
     assert llm.generate("a", max_tokens=1).warnings == ()
+
+
+@pytest.mark.parametrize("prompt", [None, 5, iter([1, 2]), {1, 2}, {"role": "user", "content": "Hi"}])
+def test_what_is_no_prompt_is_refused_by_type(llm: edgeinfer.LLM, prompt: object) -> None:
+    for ask in (llm.generate, llm.chat, llm.stream):
+        with pytest.raises(BadRequest, match="prompt: found"):
+            ask(prompt)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("options", [5, "x", {5: 6}, {"messages": []}, {"tools": []}, {"self": 1}])
+def test_template_options_take_nothing_over(llm: edgeinfer.LLM, options: object) -> None:
+    with pytest.raises(BadRequest, match="template_options: found"):
+        llm.chat(HELLO, template_options=options)
+
+
+def test_params_of_another_type_and_endless_numbers_are_refused(llm: edgeinfer.LLM) -> None:
+    with pytest.raises(BadRequest, match="params: found"):
+        llm.chat(HELLO, params={"temperature": 1})
+    with pytest.raises(BadRequest, match=r"messages\[0\]\.n: found a number of 16610 bits"):
+        llm.chat([{**HELLO[0], "n": 10**5000}])
+
+
+def test_a_temperature_next_to_nothing_is_greedy_without_a_warning(llm: edgeinfer.LLM) -> None:
+    greedy = llm.generate("Hello", temperature=0, max_tokens=5)
+    assert llm.generate("Hello", temperature=1e-300, max_tokens=5).ids == greedy.ids
+
+
+def test_a_path_object_is_a_path_and_none_is_the_default(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tiny.parent)
+    with edgeinfer.load(Path(tiny.name), context=None, threads=None) as loaded:
+        assert loaded.name == "tiny"
+
+
+@pytest.mark.parametrize("wrong", [{"model": 5}, {"context": -1}, {"context": "9"}, {"threads": 1.5}, {"threads": 513}])
+def test_what_cannot_be_loaded_with_is_refused_by_name(tiny: Path, wrong: dict[str, object]) -> None:
+    with pytest.raises(BadRequest, match=next(iter(wrong))):
+        edgeinfer.load(**{"model": str(tiny), **wrong})  # type: ignore[arg-type]

@@ -28,6 +28,8 @@ from edgeinfer.types import Finished, ReasoningDelta, ReplyBuilder, SamplingPara
         ("max_tokens", 10**10),
         ("repetition_penalty", 0.0),
         ("dry_base", 0.5),
+        ("temperature", 10**400),
+        ("logit_bias", {3: -(10**400)}),
         ("seed", -1),
         ("seed", 2**64),
         ("seed", "x"),

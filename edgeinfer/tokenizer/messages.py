@@ -9,6 +9,7 @@ from typing import Any
 from edgeinfer.errors import BadRequest
 
 _MAX_DEPTH = 64
+_MAX_BITS = 1024  # of a whole number; Python refuses to write out far longer ones
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
@@ -47,6 +48,10 @@ def plain(value: Any, place: str, depth: int = 0) -> Any:
         raise BadRequest(f"{place}: nested deeper than {_MAX_DEPTH} levels", _parameter(place))
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", str.__str__(value))
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        raise BadRequest(
+            f"{place}: found a number of {value.bit_length()} bits; the limit is {_MAX_BITS}", _parameter(place)
+        )
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Mapping):
