@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -14,9 +13,9 @@ from pathlib import Path
 from edgeinfer.errors import ModelError, ModelNotFound
 from edgeinfer.hub.model import LocalModel
 from edgeinfer.hub.names import Variant, choose, variants
+from edgeinfer.hub.partial import read_json
 
 _DEPTH = 5  # folders below a root
-_MAX_MANIFEST = 1 << 20
 _OLLAMA_MODEL = "application/vnd.ollama.image.model"
 _OLLAMA_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
@@ -140,11 +139,10 @@ def _ollama_name(parts: tuple[str, ...]) -> str:
 
 def _ollama_digest(manifest: Path) -> str:
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        if manifest.stat().st_size <= _MAX_MANIFEST:
-            layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
-            digests = [layer["digest"] for layer in layers if layer.get("mediaType") == _OLLAMA_MODEL]
-            if len(digests) == 1 and (match := _OLLAMA_DIGEST.fullmatch(digests[0])):
-                return match[1]
+        layers = read_json(manifest)["layers"]
+        digests = [layer["digest"] for layer in layers if layer.get("mediaType") == _OLLAMA_MODEL]
+        if len(digests) == 1 and (match := _OLLAMA_DIGEST.fullmatch(digests[0])):
+            return match[1]
     return ""
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from edgeinfer.units import human_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PIECE = 1 << 20
+_LARGEST_JSON = 1 << 20
 DISK_MARGIN = 64 << 20  # left free on purpose
 
 
@@ -58,6 +60,17 @@ def check_space(folder: Path, needed: int, what: str) -> None:
 def hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """The value in a small JSON file. Raises OSError or ValueError, also for what is no file: it may never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_JSON:
+        raise ValueError(f"{path} is no small file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -187,7 +200,7 @@ class Partial:
 
     def _saved(self) -> dict[str, Any]:
         with suppress(OSError, ValueError):  # a torn or foreign file is the same as none
-            saved = json.loads(self.state.read_text(encoding="utf-8"))
+            saved = read_json(self.state)
             if isinstance(saved, dict):
                 return saved
         return {}

@@ -5,7 +5,6 @@ A model exists when its manifest does; the manifest is written last and deleted 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -18,10 +17,9 @@ from filelock import FileLock, Timeout
 from edgeinfer.errors import BadInput
 from edgeinfer.hub.model import LocalModel, OnProgress, Plan, Progress
 from edgeinfer.hub.names import safe_name
-from edgeinfer.hub.partial import disk_errors, sync_folder, write_json
+from edgeinfer.hub.partial import disk_errors, read_json, sync_folder, write_json
 
 MANIFEST = "model.json"
-_MAX_MANIFEST = 1 << 20
 _OURS = ("*.gguf", "*.part", "*.part.json", "*.whl", "*.tmp")
 
 
@@ -170,8 +168,8 @@ class Store:
     def _manifest(self, home: Path) -> Manifest | None:
         path = home / MANIFEST
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if not path.is_symlink() and path.stat().st_size <= _MAX_MANIFEST:
-                return _parse(json.loads(path.read_text(encoding="utf-8")))
+            if not path.is_symlink():
+                return _parse(read_json(path))
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,20 @@ QUANTS = {
 @pytest.mark.parametrize(("stem", "quant"), QUANTS.items(), ids=QUANTS)
 def test_the_quantization_is_read_from_a_name(stem: str, quant: str) -> None:
     assert quant_of(stem) == quant
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "deep", "folder"])
+def test_a_manifest_that_never_ends_is_passed_over(store: Store, kind: str) -> None:
+    home = store.folder / "junk"
+    home.mkdir(parents=True)
+    manifest = home / "model.json"
+    match kind:
+        case "pipe":
+            os.mkfifo(manifest)
+        case "device":
+            manifest.symlink_to("/dev/zero")
+        case "deep":
+            manifest.write_text("[" * 100_000)
+        case "folder":
+            manifest.mkdir()
+    assert "junk" not in [model.name for model in store.models()]
