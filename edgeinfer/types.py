@@ -62,6 +62,8 @@ class SamplingParams:
             _check_number("logprobs", self.logprobs, 0, 64, whole=True)
         for name in ("stop", "dry_breakers"):
             object.__setattr__(self, name, _texts(name, getattr(self, name)))
+        if any(len(text) > _LONGEST_BREAKER for text in self.dry_breakers):
+            raise BadRequest(f"dry_breakers: a text of more than {_LONGEST_BREAKER} characters", "dry_breakers")
         _check_bias(self.logit_bias)
 
     @property
@@ -74,6 +76,7 @@ class SamplingParams:
 
 
 _INT_MAX = 2**31 - 1  # the upper bound of every parameter that is a whole number
+_LONGEST_BREAKER = 40  # as in llama.cpp; each is looked for in every token of the vocabulary
 _RANGES: dict[str, tuple[float, float]] = {
     "max_tokens": (1, _INT_MAX),
     "temperature": (0, 100),

@@ -38,6 +38,7 @@ from edgeinfer.types import Finished, ReasoningDelta, ReplyBuilder, SamplingPara
         ("logprobs", 65),
         ("logprobs", 1.5),
         ("stop", ("",)),
+        ("dry_breakers", ("x" * 41,)),
         ("stop", (1,)),
         ("stop", 5),
         ("dry_breakers", ""),

@@ -41,9 +41,10 @@ from edgeinfer.backends.llama_library import (
 )
 from edgeinfer.backends.llama_plan import Plan, describe, plan
 from edgeinfer.backends.llama_settings import check_settings
-from edgeinfer.backends.memory import hand_back_memory
 from edgeinfer.errors import ContextLimit, EdgeInferError, LimitExceeded
 from edgeinfer.formats.gguf import open_gguf
+from edgeinfer.formats.mapping import MappedFile
+from edgeinfer.memory import hand_back_memory
 
 __all__ = [
     "INSTALL",
@@ -88,7 +89,9 @@ class LlamaCppBackend:
 
     info: ModelInfo
 
-    def __init__(self, lib: Library, model: int, context: int, info: ModelInfo, planned: Plan) -> None:
+    def __init__(
+        self, lib: Library, model: int, context: int, info: ModelInfo, planned: Plan, files: Sequence[MappedFile]
+    ) -> None:
         self.info = info
         self._api, self._log = lib.api, lib.log
         self._model, self._context = model, context
@@ -98,6 +101,7 @@ class LlamaCppBackend:
         self.cells: int = self._api.llama_n_ctx(context)
         capacity = self._api.llama_n_batch(context)  # a small cache makes it smaller
         self._batch = Batch(self._api, capacity, planned.outputs, planned.sequences)
+        self._files = files  # llama.cpp reads its weights from the mapped file, at every step
         self._free = list(range(planned.sequences))[::-1]
         self._open: dict[int, Slot] = {}
         self._kept: OrderedDict[int, Slot] = OrderedDict()  # of closed sequences; the oldest first
@@ -123,7 +127,7 @@ class LlamaCppBackend:
                     planned = planned.halved(path, lib.log.reason(), asked_for=context)
                 info = describe(lib.api, model, metadata, path, planned, gpu_layers)
                 undo.pop_all()
-        return cls(lib, model, handle, info, planned)
+            return cls(lib, model, handle, info, planned, [MappedFile(part) for part in file.files])
 
     def open(self, tokens: Sequence[int] = ()) -> LlamaCppSequence:
         check_running(self.closed)
@@ -144,6 +148,8 @@ class LlamaCppBackend:
         check_running(self.closed)
         if not chunks:
             return []
+        for file in self._files:
+            file.check_unchanged()
         tokens = check_chunks(self, self.info, chunks)
         slots: list[Slot] = [chunk.state.slot for chunk in chunks]
         rows = [{"none": 0, "last": 1, "all": len(new)}[chunk.rows] for chunk, new in zip(chunks, tokens, strict=True)]
@@ -161,6 +167,8 @@ class LlamaCppBackend:
             self.closed = True
             self._open.clear()
             self._kept.clear()
+            for file in self._files:
+                file.close()
             self._api.llama_free(self._context)
             self._api.llama_model_free(self._model)
             hand_back_memory()

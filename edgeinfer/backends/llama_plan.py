@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from edgeinfer.backends.base import ModelInfo
 from edgeinfer.errors import BadRequest, MemoryLimit, UnsupportedModel
+from edgeinfer.memory import free_memory
 
 _DEFAULT_CONTEXT = 8192
 _SMALLEST_CONTEXT = 256
@@ -36,7 +35,7 @@ class Plan:
                 f"{path.name}: llama.cpp could not make a context of {self.context} tokens ({reason}); "
                 "load with less context",
                 self.cells * self.kv_bytes_per_token,
-                psutil.virtual_memory().available,
+                free_memory(),
             )
         return replace(self, context=self.context // 2, cells=self.context // 2)
 
@@ -56,7 +55,7 @@ def plan(
     recurrent = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
     per_token = 0 if api.llama_model_is_recurrent(model) else kv_bytes_per_token(metadata)
     sequences = _RECURRENT_SEQUENCES if recurrent else _SEQUENCES
-    context, cells = fit(context, api.llama_model_n_ctx_train(model), per_token, psutil.virtual_memory().available)
+    context, cells = fit(context, api.llama_model_n_ctx_train(model), per_token, free_memory())
     vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
     outputs = min(batch, max(sequences, logits_bytes // (4 * vocab_size)))
     return Plan(context, cells, sequences, outputs, per_token, recurrent)

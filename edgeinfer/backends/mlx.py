@@ -15,12 +15,12 @@ import psutil
 from edgeinfer import ops
 from edgeinfer.backends.base import Chunk, ModelInfo
 from edgeinfer.backends.discipline import check_length, check_running, check_states
-from edgeinfer.backends.memory import hand_back_memory
 from edgeinfer.cache.sequence import CachedSequence
 from edgeinfer.cache.store import PrefixStore
 from edgeinfer.errors import BadRequest
 from edgeinfer.loading.fit import available_memory
 from edgeinfer.loading.loader import Loaded, load
+from edgeinfer.memory import hand_back_memory
 from edgeinfer.nn.batch import Batch, View
 
 

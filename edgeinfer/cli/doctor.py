@@ -23,7 +23,7 @@ def command(as_json: bool) -> None:
         click.echo(json.dumps(report))
         return
     for title, rows in report.items():
-        click.echo(click.style(title, bold=True))
+        click.echo(title)
         click.echo(facts(list(rows.items()), width(), indent="  "))
 
 

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 import mlx.core as mx
-import psutil
 
 from edgeinfer import ops
 from edgeinfer.errors import BadRequest, MemoryLimit
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile
 from edgeinfer.loading.registry import Model, build
+from edgeinfer.memory import free_memory
 from edgeinfer.nn.tensors import Outline
 from edgeinfer.units import human_bytes
 
@@ -52,7 +52,7 @@ def needs(file: GGUFFile, model: Model | None = None) -> Needs:
 
 def available_memory() -> int:
     """Bytes that a model may take: free ones, and on a GPU no more than it recommends."""
-    free = int(psutil.virtual_memory().available)
+    free = free_memory()
     if not ops.on_gpu:
         return free
     working_set = int(mx.device_info().get("max_recommended_working_set_size", free))

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 
 def decode_f32(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """(n, 4) -> (n, 1); a view where the machine is little-endian."""
-    return blocks.view("<f4").astype(np.float32, copy=False)
+    """(n, 4) -> (n, 1); a copy, since a view would break when the file it is mapped from shrinks."""
+    return blocks.view("<f4").astype(np.float32)
 
 
 def decode_f16(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:

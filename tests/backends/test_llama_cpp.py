@@ -370,3 +370,13 @@ def test_settings_at_which_llama_cpp_would_end_the_process_are_refused(tmp_path:
     file = tiny_gguf(tmp_path / "bad.gguf", metadata={f".{key.strip()}": value})
     with pytest.raises((CorruptFile, UnsupportedModel), match=f"llama.{key.strip()} at byte "):
         LlamaCppBackend.load(file)
+
+
+def test_a_file_that_changes_while_it_is_used_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "model.gguf")
+    backend = LlamaCppBackend.load(path)
+    with path.open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(CorruptFile, match="changed while in use"):
+        backend.step([Chunk(backend.open(), [1, 2])])
+    backend.close()

@@ -232,3 +232,13 @@ def test_a_backend_works_on_whichever_thread_made_it(tmp_path: Path) -> None:
         thread.start()
         thread.join()
     assert np.array_equal(*found)
+
+
+def test_weights_outlive_the_file_they_came_from(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "model.gguf", codec="f32")
+    backend = MLXBackend.load(path)
+    before = np.asarray(backend.step([Chunk(backend.open(), [1, 2])])[0])
+    with path.open("r+b") as file:
+        file.truncate(1000)
+    np.testing.assert_array_equal(np.asarray(backend.step([Chunk(backend.open(), [1, 2])])[0]), before)
+    backend.close()
