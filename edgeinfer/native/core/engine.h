@@ -1,0 +1,48 @@
+// The operations, each spread over the pool. Scratch memory belongs to the calling thread, so that several may call.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "calls.h"
+
+namespace edgeinfer {
+
+// A matrix in tiles. Owns its memory; several operations may hold it.
+struct Matrix {
+  std::vector<Segment> segments;
+  int columns = 0;
+  std::vector<float> bias;
+  std::shared_ptr<uint8_t[]> memory;
+  size_t bytes = 0;
+
+  int rows() const;
+  MatrixView view() const;
+};
+
+// Bytes that `rows` x `columns` take in tiles; 0 for a format or a shape that there are no tiles for.
+size_t tiled_bytes(Format format, int64_t rows, int64_t columns);
+
+struct Blocks {  // rows of a matrix as they lie in a file
+  Format format;
+  const uint8_t* data;
+  int64_t bytes;
+  int rows;
+};
+
+// Rearranges up to MAX_SEGMENTS pieces with the same number of columns. Throws std::invalid_argument.
+std::shared_ptr<Matrix> pack(const std::vector<Blocks>& pieces, int columns, std::vector<float> bias);
+
+// Row `row` as float32, (columns,): exactly the weights of the file.
+void decode_row(const Matrix& matrix, int row, float* out);
+
+void linear(LinearCall call);
+// Rows that tokens name, times scale. Ids out of range give NaN.
+void embed(const Matrix& matrix, const int32_t* tokens, int count, float scale, float* out);
+// Angle of pair i at a position: position * frequencies[i]. out: (count, 2, pairs), cosines and sines.
+void rope_table(int start, int count, const double* frequencies, int pairs, float* out);
+void append(const HeadsView& in, const SequenceView& sequence);
+void attend(const AttendCall& call, const std::vector<SequenceView>& sequences);
+void argmax(const float* logits, int rows, int columns, int32_t* out);
+
+}  // namespace edgeinfer
