@@ -1,0 +1,134 @@
+// The extension module: matrices, linear maps and heads as objects, and the operations as their methods.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "../core/kernels.h"
+#include "../core/pool.h"
+#include "primitives.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace edgeinfer;
+namespace ops = edgeinfer::mlx_ops;
+namespace mx = mlx::core;
+
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using DoubleVector = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using RowTuple = std::tuple<int, int, int>;
+
+ops::Floats copy(const std::optional<Vector>& values, int size, const char* name) {
+  if (!values) return nullptr;
+  if (int64_t(values->size()) != size) throw std::invalid_argument(std::string(name) + ": expected " + std::to_string(size) + " values");
+  return std::make_shared<const std::vector<float>>(values->data(), values->data() + values->size());
+}
+
+std::shared_ptr<Matrix> make_matrix(const std::vector<std::tuple<int, Bytes>>& pieces, int columns,
+                                    const std::optional<Vector>& bias) {
+  std::vector<Blocks> blocks;
+  for (const auto& [format, bytes] : pieces) {
+    if (bytes.shape(0) > size_t(1 << 30)) throw std::invalid_argument("too many rows");
+    blocks.push_back({Format(format), bytes.data(), int64_t(bytes.size()), int(bytes.shape(0))});
+  }
+  std::vector<float> values;
+  if (bias) values.assign(bias->data(), bias->data() + bias->size());
+  const nb::gil_scoped_release released;
+  return pack(blocks, columns, std::move(values));
+}
+
+Activation activation_named(const std::string& name) {
+  if (name.empty()) return Activation::none;
+  if (name == "silu") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  throw std::invalid_argument("activation: expected 'silu', 'gelu' or ''");
+}
+
+std::shared_ptr<ops::LinearSpec> make_linear(std::shared_ptr<Matrix> matrix, const std::optional<Vector>& norm,
+                                             const std::optional<Vector>& post_norm, float eps,
+                                             const std::string& activation) {
+  auto spec = std::make_shared<ops::LinearSpec>();
+  spec->activation = activation_named(activation);
+  if (spec->activation != Activation::none &&
+      (matrix->segments.size() != 2 || matrix->segments[0].rows != matrix->segments[1].rows || !matrix->bias.empty()))
+    throw std::invalid_argument("activation: expected a gate and an up matrix of one shape, without bias");
+  spec->norm = copy(norm, matrix->columns, "norm");
+  spec->matrix = std::move(matrix);
+  spec->post_norm = copy(post_norm, spec->columns_out(), "post_norm");
+  spec->eps = eps;
+  return spec;
+}
+
+std::shared_ptr<ops::HeadsSpec> make_heads(int heads, int kv_heads, int head_dim, const std::optional<Vector>& q_norm,
+                                           const std::optional<Vector>& k_norm, float eps, float scale, float softcap,
+                                           int window, bool interleaved) {
+  if (kv_heads < 1 || heads < 1 || heads % kv_heads || head_dim < 16 || head_dim % 16 || head_dim > MAX_HEAD_DIM)
+    throw std::invalid_argument("heads: expected whole groups of query heads, of a multiple of 16 up to 256 dimensions");
+  auto spec = std::make_shared<ops::HeadsSpec>();
+  *spec = {heads, kv_heads, head_dim, copy(q_norm, head_dim, "q_norm"), copy(k_norm, head_dim, "k_norm"),
+           eps,   scale,    softcap,  window, interleaved};
+  return spec;
+}
+
+std::vector<ops::Rows> to_rows(const std::vector<RowTuple>& tuples) {
+  std::vector<ops::Rows> rows;
+  for (const auto& [first, count, start] : tuples) rows.push_back({first, count, start});
+  return rows;
+}
+
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (const Kernels* const* each = available_kernels(); *each; each++) names.push_back((*each)->name);
+  return names;
+}
+
+}  // namespace
+
+NB_MODULE(_primitives, m) {
+  m.doc() = "CPU kernels as MLX operations";
+
+  nb::class_<Matrix>(m, "Matrix")
+      .def_prop_ro("rows", &Matrix::rows)
+      .def_ro("columns", &Matrix::columns)
+      .def_ro("nbytes", &Matrix::bytes);
+  m.def("pack", &make_matrix, "pieces"_a, "columns"_a, "bias"_a = nb::none(),
+        "Rearranges stored rows, [(ggml id, (rows, bytes) uint8), ...], one piece below the other.");
+  m.def("tiled_bytes", [](int format, int64_t rows, int64_t columns) { return tiled_bytes(Format(format), rows, columns); },
+        "format"_a, "rows"_a, "columns"_a, "Bytes that a piece takes; 0 where it cannot be packed.");
+  m.def("embed", [](std::shared_ptr<Matrix> matrix, const mx::array& tokens, float scale) { return ops::embed(std::move(matrix), tokens, scale); },
+        "matrix"_a, "tokens"_a, "scale"_a = 1.0f, "(T,) int32 -> (T, columns) float32: the rows that tokens name, times scale.");
+
+  nb::class_<ops::LinearSpec>(m, "Linear")
+      .def("__call__", [](std::shared_ptr<ops::LinearSpec> spec, const mx::array& x, const std::optional<mx::array>& residual) { return ops::linear(std::move(spec), x, residual); },
+           "x"_a, "residual"_a = nb::none());
+  m.def("linear", &make_linear, "matrix"_a, "norm"_a = nb::none(), "post_norm"_a = nb::none(), "eps"_a = 0.0f,
+        "activation"_a = "", "A map x (T, columns) -> residual + post_norm(act(norm(x) @ matrix.T + bias)), (T, rows).");
+
+  nb::class_<ops::RopeSpec>(m, "Rope")
+      .def("__call__", [](std::shared_ptr<ops::RopeSpec> spec, const std::vector<RowTuple>& rows) { return ops::rope_table(std::move(spec), to_rows(rows)); },
+           "rows"_a, "[(first, count, position of the first), ...] -> the rotation of each row, (T, 2, pairs).");
+  m.def("rope", [](const DoubleVector& frequencies) { return std::make_shared<ops::RopeSpec>(ops::RopeSpec{{frequencies.data(), frequencies.data() + frequencies.size()}}); },
+        "frequencies"_a);
+
+  nb::class_<ops::HeadsSpec>(m, "Heads")
+      .def("append", [](std::shared_ptr<ops::HeadsSpec> spec, const mx::array& qkv, const mx::array& table, const std::optional<mx::array>& cache, int first, int count, int start) { return ops::append(std::move(spec), qkv, table, cache, {first, count, start}); },
+           "qkv"_a, "table"_a, "cache"_a.none(), "first"_a, "count"_a, "start"_a,
+           "The cache with the keys and values of some rows, at positions from start on.")
+      .def("attend", [](std::shared_ptr<ops::HeadsSpec> spec, const mx::array& qkv, const mx::array& table, const std::vector<mx::array>& caches, const std::vector<RowTuple>& rows) { return ops::attend(std::move(spec), qkv, table, caches, to_rows(rows)); },
+           "qkv"_a, "table"_a, "caches"_a, "rows"_a, "Causal attention of all rows, each over its own sequence's cache.");
+  m.def("heads", &make_heads, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(),
+        "eps"_a = 0.0f, "scale"_a = 1.0f, "softcap"_a = 0.0f, "window"_a = 0, "interleaved"_a = false);
+  m.def("argmax", &ops::argmax, "logits"_a, "(T, V) float32 -> (T,) int32: the first of the largest.");
+
+  m.def("set_threads", [](int threads) { Pool::shared().resize(threads); }, "threads"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("threads", [] { return Pool::shared().threads(); });
+  m.def("instruction_sets", &kernel_names, "Those that this build and this processor have, the fastest first.");
+  m.def("instruction_set", [] { return std::string(kernels().name); });
+  m.def("use_instruction_set", [](const std::string& name) { if (!use_kernels(name.c_str())) throw std::invalid_argument("no such instruction set here"); }, "name"_a);
+}

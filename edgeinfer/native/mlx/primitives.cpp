@@ -1,0 +1,262 @@
+#include "primitives.h"
+
+#include <algorithm>
+
+#include "node.h"
+
+namespace edgeinfer::mlx_ops {
+
+namespace {
+
+const float* data_of(const Floats& floats) { return floats ? floats->data() : nullptr; }
+
+void expect(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+template <class Operation, typename... Arguments>
+mx::array node(mx::Shape shape, mx::Dtype dtype, std::vector<mx::array> inputs, Arguments&&... arguments) {
+  return mx::array(std::move(shape), dtype, std::make_shared<Operation>(std::forward<Arguments>(arguments)...),
+                   std::move(inputs));
+}
+
+class Embed : public Node {
+ public:
+  Embed(std::shared_ptr<const Matrix> matrix, float scale) : matrix_(std::move(matrix)), scale_(scale) {}
+  DEFINE_NAME(EdgeInferEmbed)
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    allocate(out);
+    launch(inputs, out, [matrix = matrix_, scale = scale_](const auto& in, mx::array& out) {
+      edgeinfer::embed(*matrix, in[0].template data<int32_t>(), int(in[0].size()), scale, out.data<float>());
+    });
+  }
+
+ private:
+  std::shared_ptr<const Matrix> matrix_;
+  float scale_;
+};
+
+class Linear : public Node {
+ public:
+  explicit Linear(std::shared_ptr<const LinearSpec> spec) : spec_(std::move(spec)) {}
+  DEFINE_NAME(EdgeInferLinear)
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    if (inputs.size() == 2 && !spec_->post_norm)
+      take_or_allocate(inputs[1], out);
+    else
+      allocate(out);
+    launch(inputs, out, [spec = spec_](const auto& in, mx::array& out) {
+      LinearCall call{};
+      call.x = in[0].template data<float>();
+      call.rows = in[0].shape(0);
+      call.matrix = spec->matrix->view();
+      call.norm = data_of(spec->norm);
+      call.eps = spec->eps;
+      call.activation = spec->activation;
+      call.post_norm = data_of(spec->post_norm);
+      call.residual = in.size() == 2 ? in[1].template data<float>() : nullptr;
+      call.out = out.data<float>();
+      edgeinfer::linear(call);
+    });
+  }
+
+ private:
+  std::shared_ptr<const LinearSpec> spec_;
+};
+
+class RopeTable : public Node {
+ public:
+  RopeTable(std::shared_ptr<const RopeSpec> spec, std::vector<Rows> rows)
+      : spec_(std::move(spec)), rows_(std::move(rows)) {}
+  DEFINE_NAME(EdgeInferRopeTable)
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    allocate(out);
+    launch(inputs, out, [spec = spec_, rows = rows_](const auto&, mx::array& out) {
+      const int pairs = int(spec->frequencies.size());
+      for (const Rows& each : rows)
+        edgeinfer::rope_table(each.start, each.count, spec->frequencies.data(), pairs,
+                              out.data<float>() + int64_t(each.first) * 2 * pairs);
+    });
+  }
+
+ private:
+  std::shared_ptr<const RopeSpec> spec_;
+  std::vector<Rows> rows_;
+};
+
+HeadsView heads_view(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table) {
+  return {qkv.data<float>(),      spec.heads,
+          spec.kv_heads,          spec.head_dim,
+          data_of(spec.q_norm),   data_of(spec.k_norm),
+          spec.eps,               {table.data<float>(), table.shape(2), spec.interleaved}};
+}
+
+// A cache is one array (2, kv heads, capacity, head_dim): keys in their own order (calls.h), then values.
+CacheView cache_view(const mx::array& cache) {
+  uint16_t* memory = const_cast<uint16_t*>(reinterpret_cast<const uint16_t*>(cache.data<mx::float16_t>()));
+  return {memory, memory + cache.size() / 2, cache.shape(2)};
+}
+
+class Append : public Node {
+ public:
+  Append(std::shared_ptr<const HeadsSpec> spec, Rows rows) : spec_(std::move(spec)), rows_(rows) {}
+  DEFINE_NAME(EdgeInferAppend)
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    if (inputs.size() == 3)
+      take_or_allocate(inputs[2], out);
+    else
+      allocate(out);
+    launch(inputs, out, [spec = spec_, rows = rows_](const auto& in, mx::array& out) {
+      const CacheView cache = cache_view(out);
+      if (in.size() == 3) copy_positions(cache_view(in[2]), cache, *spec, rows.start);
+      edgeinfer::append(heads_view(*spec, in[0], in[1]), {cache, rows.first, rows.count, rows.start});
+    });
+  }
+
+ private:
+  static void copy_positions(const CacheView& from, const CacheView& to, const HeadsSpec& spec, int count) {
+    if (from.keys == to.keys) return;
+    for (int head = 0; head < spec.kv_heads; head++) {
+      const int64_t source = int64_t(head) * from.capacity * spec.head_dim;
+      const int64_t target = int64_t(head) * to.capacity * spec.head_dim;
+      const int64_t keys = int64_t(count + STRIP - 1) / STRIP * STRIP * spec.head_dim;
+      std::copy_n(from.keys + source, keys, to.keys + target);
+      std::copy_n(from.values + source, int64_t(count) * spec.head_dim, to.values + target);
+    }
+  }
+
+  std::shared_ptr<const HeadsSpec> spec_;
+  Rows rows_;
+};
+
+class Attend : public Node {
+ public:
+  Attend(std::shared_ptr<const HeadsSpec> spec, std::vector<Rows> rows) : spec_(std::move(spec)), rows_(std::move(rows)) {}
+  DEFINE_NAME(EdgeInferAttend)
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    allocate(out);
+    launch(inputs, out, [spec = spec_, rows = rows_](const auto& in, mx::array& out) {
+      std::vector<SequenceView> sequences;
+      for (size_t i = 0; i < rows.size(); i++)
+        sequences.push_back({cache_view(in[2 + i]), rows[i].first, rows[i].count, rows[i].start});
+      edgeinfer::attend({heads_view(*spec, in[0], in[1]), spec->scale, spec->softcap, spec->window, out.data<float>()},
+                        sequences);
+    });
+  }
+
+ private:
+  std::shared_ptr<const HeadsSpec> spec_;
+  std::vector<Rows> rows_;
+};
+
+class ArgMax : public Node {
+ public:
+  DEFINE_NAME(EdgeInferArgMax)
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    allocate(out);
+    launch(inputs, out, [](const auto& in, mx::array& out) {
+      edgeinfer::argmax(in[0].template data<float>(), in[0].shape(0), in[0].shape(1), out.data<int32_t>());
+    });
+  }
+};
+
+void expect_rows(const mx::array& x, int columns, const char* message) {
+  expect(x.ndim() == 2 && x.shape(1) == columns && x.dtype() == mx::float32, message);
+}
+
+void expect_heads(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table) {
+  expect_rows(qkv, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, "qkv: expected (rows, heads * head_dim) float32");
+  expect(table.ndim() == 3 && table.dtype() == mx::float32 && table.shape(0) == qkv.shape(0) && table.shape(1) == 2 &&
+             2 * table.shape(2) <= spec.head_dim,
+         "table: expected the rope table of the same rows");
+}
+
+void expect_cache(const HeadsSpec& spec, const mx::array& cache, int capacity) {
+  expect(cache.dtype() == mx::float16 && cache.ndim() == 4 && cache.shape(0) == 2 && cache.shape(1) == spec.kv_heads &&
+             cache.shape(2) % CHUNK == 0 && cache.shape(2) >= capacity && cache.shape(3) == spec.head_dim,
+         "cache: expected what append() makes, with room for every position");
+}
+
+void expect_inside(const Rows& rows, const mx::array& qkv) {
+  expect(rows.first >= 0 && rows.count > 0 && rows.start >= 0 && rows.first <= qkv.shape(0) - rows.count &&
+             rows.start <= (1 << 30) - rows.count,
+         "rows: expected some that the call has");
+}
+
+int round_up(int64_t positions) { return int((positions + CHUNK - 1) / CHUNK * CHUNK); }
+
+}  // namespace
+
+int LinearSpec::columns_out() const {
+  return activation == Activation::none ? matrix->rows() : matrix->segments[0].rows;
+}
+
+mx::array embed(std::shared_ptr<const Matrix> matrix, const mx::array& tokens, float scale) {
+  expect(tokens.ndim() == 1 && tokens.dtype() == mx::int32, "tokens: expected (rows,) int32");
+  const mx::Shape shape{tokens.shape(0), matrix->columns};
+  return node<Embed>(shape, mx::float32, {tokens}, std::move(matrix), scale);
+}
+
+mx::array linear(std::shared_ptr<const LinearSpec> spec, const mx::array& x, const std::optional<mx::array>& residual) {
+  expect_rows(x, spec->matrix->columns, "x: expected (rows, columns of the matrix) float32");
+  const mx::Shape shape{x.shape(0), spec->columns_out()};
+  std::vector<mx::array> inputs{x};
+  if (residual) {
+    expect(residual->shape() == shape && residual->dtype() == mx::float32, "residual: expected the result's shape, float32");
+    inputs.push_back(*residual);
+  }
+  return node<Linear>(shape, mx::float32, std::move(inputs), std::move(spec));
+}
+
+mx::array rope_table(std::shared_ptr<const RopeSpec> spec, std::vector<Rows> rows) {
+  int total = 0;
+  for (const Rows& each : rows) {
+    expect(each.first == total && each.count > 0 && each.start >= 0, "rows: expected each to follow the one before");
+    total += each.count;
+  }
+  const mx::Shape shape{total, 2, int(spec->frequencies.size())};
+  return node<RopeTable>(shape, mx::float32, {}, std::move(spec), std::move(rows));
+}
+
+mx::array append(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
+                 const std::optional<mx::array>& cache, Rows rows) {
+  expect_heads(*spec, qkv, table);
+  expect_inside(rows, qkv);
+  expect(cache || rows.start == 0, "cache: missing, and the rows do not start a sequence");
+  std::vector<mx::array> inputs{qkv, table};
+  const int needed = rows.start + rows.count;
+  int capacity = round_up(needed);
+  if (cache) {
+    expect_cache(*spec, *cache, rows.start);
+    // By a quarter more, so that a long reply does not copy its cache every 256 tokens.
+    capacity = needed <= cache->shape(2) ? cache->shape(2) : round_up(std::max<int64_t>(needed, int64_t(needed) * 5 / 4));
+    inputs.push_back(*cache);
+  }
+  const mx::Shape shape{2, spec->kv_heads, capacity, spec->head_dim};
+  return node<Append>(shape, mx::float16, std::move(inputs), std::move(spec), rows);
+}
+
+mx::array attend(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
+                 const std::vector<mx::array>& caches, std::vector<Rows> rows) {
+  expect_heads(*spec, qkv, table);
+  expect(caches.size() == rows.size(), "caches: expected one for each entry of rows");
+  std::vector<mx::array> inputs{qkv, table};
+  int total = 0;
+  for (size_t i = 0; i < rows.size(); i++) {
+    expect_inside(rows[i], qkv);
+    expect(rows[i].first == total, "rows: expected each to follow the one before");
+    expect_cache(*spec, caches[i], rows[i].start + rows[i].count);
+    total += rows[i].count;
+    inputs.push_back(caches[i]);
+  }
+  expect(total == qkv.shape(0), "rows: expected all of the call");
+  const mx::Shape shape{qkv.shape(0), spec->heads * spec->head_dim};
+  return node<Attend>(shape, mx::float32, std::move(inputs), std::move(spec), std::move(rows));
+}
+
+mx::array argmax(const mx::array& logits) {
+  expect(logits.ndim() == 2 && logits.dtype() == mx::float32 && logits.shape(1) > 0, "logits: expected (rows, V) float32");
+  return node<ArgMax>({logits.shape(0)}, mx::int32, {logits});
+}
+
+}  // namespace edgeinfer::mlx_ops
