@@ -75,13 +75,13 @@ static std::vector<uint8_t> random_blocks(const FormatCase& form, int rows, int 
 
 static std::shared_ptr<Matrix> random_matrix(const FormatCase& form, int rows, int columns) {
   const std::vector<uint8_t> blocks = random_blocks(form, rows, columns);
-  return pack({{form.format, blocks.data(), int64_t(blocks.size()), rows}}, columns, {});
+  return pack(form.format, blocks.data(), int64_t(blocks.size()), rows, columns);
 }
 
 static std::vector<float> run_linear(const Matrix& matrix, const std::vector<float>& x, int rows) {
   LinearCall call{};
-  std::vector<float> out(size_t(rows) * matrix.rows());
-  call.x = x.data(), call.rows = rows, call.matrix = matrix.view(), call.out = out.data();
+  std::vector<float> out(size_t(rows) * matrix.segment.rows);
+  call.x = x.data(), call.rows = rows, call.matrix = {{matrix.segment}, 1, matrix.columns, nullptr}, call.out = out.data();
   linear(call);
   return out;
 }
@@ -159,7 +159,7 @@ static Attended attend_in_steps(const Heads& h, const std::vector<float>& qkv, c
   for (int start = 0; start < total; start += step) {
     const int rows = std::min(step, total - start);
     std::vector<float> table(size_t(rows) * h.dim);
-    rope_table(start, rows, frequencies.data(), h.dim / 2, table.data());
+    rope_table(start, rows, frequencies.data(), h.dim / 2, 1, table.data());
     const HeadsView in{qkv.data() + size_t(start) * width, h.heads, h.kv_heads, h.dim, h.norms ? norms.data() : nullptr,
                        h.norms ? norms.data() + h.dim : nullptr, 1e-6f, {table.data(), h.dim / 2, h.interleaved}};
     const SequenceView sequence{{keys.data(), values.data(), capacity}, 0, rows, start};

@@ -80,12 +80,12 @@ void append(const HeadsView& in, const SequenceView& sequence) {
   });
 }
 
-void rope_table(int start, int count, const double* frequencies, int pairs, float* out) {
+void rope_table(int start, int count, const double* frequencies, int pairs, double magnitude, float* out) {
   for (int row = 0; row < count; row++, out += 2 * pairs)
     for (int i = 0; i < pairs; i++) {
       const double angle = (start + row) * frequencies[i];
-      out[i] = float(std::cos(angle));
-      out[i + pairs] = float(std::sin(angle));
+      out[i] = float(std::cos(angle) * magnitude);
+      out[i + pairs] = float(std::sin(angle) * magnitude);
     }
 }
 

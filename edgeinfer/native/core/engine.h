@@ -10,28 +10,18 @@ namespace edgeinfer {
 
 // A matrix in tiles. Owns its memory; several operations may hold it.
 struct Matrix {
-  std::vector<Segment> segments;
-  int columns = 0;
-  std::vector<float> bias;
+  Segment segment;
+  int columns;
   std::shared_ptr<uint8_t[]> memory;
-  size_t bytes = 0;
 
-  int rows() const;
-  MatrixView view() const;
+  size_t bytes() const { return size_t(segment.strip_bytes) * segment.strips(); }
 };
 
 // Bytes that `rows` x `columns` take in tiles; 0 for a format or a shape that there are no tiles for.
 size_t tiled_bytes(Format format, int64_t rows, int64_t columns);
 
-struct Blocks {  // rows of a matrix as they lie in a file
-  Format format;
-  const uint8_t* data;
-  int64_t bytes;
-  int rows;
-};
-
-// Rearranges up to MAX_SEGMENTS pieces with the same number of columns. Throws std::invalid_argument.
-std::shared_ptr<Matrix> pack(const std::vector<Blocks>& pieces, int columns, std::vector<float> bias);
+// Rearranges rows of blocks as they lie in a file. Throws std::invalid_argument if `bytes` is not what they take.
+std::shared_ptr<Matrix> pack(Format format, const uint8_t* blocks, int64_t bytes, int rows, int columns);
 
 // Row `row` as float32, (columns,): exactly the weights of the file.
 void decode_row(const Matrix& matrix, int row, float* out);
@@ -39,8 +29,8 @@ void decode_row(const Matrix& matrix, int row, float* out);
 void linear(LinearCall call);
 // Rows that tokens name, times scale. Ids out of range give NaN.
 void embed(const Matrix& matrix, const int32_t* tokens, int count, float scale, float* out);
-// Angle of pair i at a position: position * frequencies[i]. out: (count, 2, pairs), cosines and sines.
-void rope_table(int start, int count, const double* frequencies, int pairs, float* out);
+// Angle of pair i at a position: position * frequencies[i]. out: (count, 2, pairs), cosines and sines times magnitude.
+void rope_table(int start, int count, const double* frequencies, int pairs, double magnitude, float* out);
 void append(const HeadsView& in, const SequenceView& sequence);
 void attend(const AttendCall& call, const std::vector<SequenceView>& sequences);
 void argmax(const float* logits, int rows, int columns, int32_t* out);

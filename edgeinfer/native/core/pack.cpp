@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <new>
-#include <numeric>
 #include <stdexcept>
 
 #include "codecs/all.h"
@@ -167,72 +166,35 @@ size_t tiled_bytes(Format format, int64_t rows, int64_t columns) {
   return size_t((rows + STRIP - 1) / STRIP) * size_t(columns / row->strip_columns) * size_t(row->strip_step);
 }
 
-int Matrix::rows() const {
-  return std::accumulate(segments.begin(), segments.end(), 0, [](int sum, const Segment& each) { return sum + each.rows; });
-}
+std::shared_ptr<Matrix> pack(Format format, const uint8_t* blocks, int64_t bytes, int rows, int columns) {
+  const FormatRow* row = row_of(format);
+  if (!row) throw std::invalid_argument("no tiles for this format");
+  if (rows < 1 || columns < 1 || columns % row->weights)
+    throw std::invalid_argument("rows are no whole number of blocks");
+  const int64_t row_bytes = int64_t(columns / row->weights) * row->block_bytes;
+  if (bytes != rows * row_bytes) throw std::invalid_argument("the bytes do not fit the shape");
 
-MatrixView Matrix::view() const {
-  MatrixView view{};
-  std::copy(segments.begin(), segments.end(), view.segments);
-  view.count = int(segments.size());
-  view.columns = columns;
-  view.bias = bias.empty() ? nullptr : bias.data();
-  return view;
-}
-
-static void check(const std::vector<Blocks>& pieces, int columns, size_t bias) {
-  if (pieces.empty() || pieces.size() > size_t(MAX_SEGMENTS)) throw std::invalid_argument("expected 1 to 3 pieces");
-  int64_t rows = 0;
-  for (const Blocks& piece : pieces) {
-    const FormatRow* row = row_of(piece.format);
-    if (!row) throw std::invalid_argument("no tiles for this format");
-    if (piece.rows < 1 || columns < 1 || columns % row->weights)
-      throw std::invalid_argument("rows are no whole number of blocks");
-    if (piece.bytes != int64_t(piece.rows) * (columns / row->weights) * row->block_bytes)
-      throw std::invalid_argument("the bytes do not fit the shape");
-    rows += piece.rows;
-  }
-  if (bias && bias != size_t(rows)) throw std::invalid_argument("the bias does not fit the rows");
-}
-
-std::shared_ptr<Matrix> pack(const std::vector<Blocks>& pieces, int columns, std::vector<float> bias) {
-  check(pieces, columns, bias.size());
-  auto matrix = std::make_shared<Matrix>();
-  matrix->columns = columns;
-  matrix->bias = std::move(bias);
-  for (const Blocks& piece : pieces) matrix->bytes += tiled_bytes(piece.format, piece.rows, columns);
   constexpr std::align_val_t line{64};
-  matrix->memory = std::shared_ptr<uint8_t[]>(static_cast<uint8_t*>(::operator new[](matrix->bytes, line)),
-                                              [](uint8_t* memory) { ::operator delete[](memory, line); });
-  uint8_t* out = matrix->memory.get();
-  for (const Blocks& piece : pieces) {
-    const FormatRow& row = *row_of(piece.format);
-    const int64_t row_bytes = piece.bytes / piece.rows;
-    const int64_t strip_bytes = int64_t(columns / row.strip_columns) * row.strip_step;
-    const Segment segment{piece.format, out, strip_bytes, piece.rows};
-    Pool::shared().run(segment.strips(), [&](int strip) {
-      row.pack_strip(piece.data + int64_t(strip) * STRIP * row_bytes, row_bytes,
-                     std::min(STRIP, piece.rows - strip * STRIP), columns, out + strip * strip_bytes);
-    });
-    matrix->segments.push_back(segment);
-    out += strip_bytes * segment.strips();
-  }
+  uint8_t* memory = static_cast<uint8_t*>(::operator new[](tiled_bytes(format, rows, columns), line));
+  const int64_t strip_bytes = int64_t(columns / row->strip_columns) * row->strip_step;
+  const auto free = [](uint8_t* memory) { ::operator delete[](memory, line); };
+  auto matrix = std::make_shared<Matrix>(Matrix{{format, memory, strip_bytes, rows}, columns, {memory, free}});
+  Pool::shared().run(matrix->segment.strips(), [&](int strip) {
+    row->pack_strip(blocks + int64_t(strip) * STRIP * row_bytes, row_bytes, std::min(STRIP, rows - strip * STRIP),
+                    columns, memory + strip * strip_bytes);
+  });
   return matrix;
 }
 
 void decode_row(const Matrix& matrix, int row, float* out) {
-  for (const Segment& each : matrix.segments) {
-    if (row < each.rows)
-      return row_of(each.format)->decode(each.tiles + row / STRIP * each.strip_bytes, row % STRIP, matrix.columns, out);
-    row -= each.rows;
-  }
+  const Segment& segment = matrix.segment;
+  row_of(segment.format)->decode(segment.tiles + row / STRIP * segment.strip_bytes, row % STRIP, matrix.columns, out);
 }
 
 void embed(const Matrix& matrix, const int32_t* tokens, int count, float scale, float* out) {
-  const int rows = matrix.rows();
   Pool::shared().run(count, [&](int i) {
     float* to = out + int64_t(i) * matrix.columns;
-    if (tokens[i] < 0 || tokens[i] >= rows) return void(std::fill_n(to, matrix.columns, NAN));
+    if (tokens[i] < 0 || tokens[i] >= matrix.segment.rows) return void(std::fill_n(to, matrix.columns, NAN));
     decode_row(matrix, tokens[i], to);
     for (int k = 0; scale != 1 && k < matrix.columns; k++) to[k] *= scale;
   });

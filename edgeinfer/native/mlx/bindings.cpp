@@ -30,17 +30,10 @@ ops::Floats copy(const std::optional<Vector>& values, int size, const char* name
   return std::make_shared<const std::vector<float>>(values->data(), values->data() + values->size());
 }
 
-std::shared_ptr<Matrix> make_matrix(const std::vector<std::tuple<int, Bytes>>& pieces, int columns,
-                                    const std::optional<Vector>& bias) {
-  std::vector<Blocks> blocks;
-  for (const auto& [format, bytes] : pieces) {
-    if (bytes.shape(0) > size_t(1 << 30)) throw std::invalid_argument("too many rows");
-    blocks.push_back({Format(format), bytes.data(), int64_t(bytes.size()), int(bytes.shape(0))});
-  }
-  std::vector<float> values;
-  if (bias) values.assign(bias->data(), bias->data() + bias->size());
+std::shared_ptr<Matrix> make_matrix(int format, const Bytes& blocks, int columns) {
+  if (blocks.shape(0) > size_t(1 << 30)) throw std::invalid_argument("too many rows");
   const nb::gil_scoped_release released;
-  return pack(blocks, columns, std::move(values));
+  return pack(Format(format), blocks.data(), int64_t(blocks.size()), int(blocks.shape(0)), columns);
 }
 
 Activation activation_named(const std::string& name) {
@@ -50,16 +43,22 @@ Activation activation_named(const std::string& name) {
   throw std::invalid_argument("activation: expected 'silu', 'gelu' or ''");
 }
 
-std::shared_ptr<ops::LinearSpec> make_linear(std::shared_ptr<Matrix> matrix, const std::optional<Vector>& norm,
+std::shared_ptr<ops::LinearSpec> make_linear(const std::vector<std::shared_ptr<Matrix>>& matrices,
+                                             const std::optional<Vector>& bias, const std::optional<Vector>& norm,
                                              const std::optional<Vector>& post_norm, float eps,
                                              const std::string& activation) {
+  if (matrices.empty() || matrices.size() > size_t(MAX_SEGMENTS)) throw std::invalid_argument("matrices: expected 1 to 3");
   auto spec = std::make_shared<ops::LinearSpec>();
+  for (const auto& matrix : matrices) {
+    if (matrix->columns != matrices[0]->columns) throw std::invalid_argument("matrices: expected the same columns in all");
+    spec->matrices.push_back(matrix);
+  }
   spec->activation = activation_named(activation);
   if (spec->activation != Activation::none &&
-      (matrix->segments.size() != 2 || matrix->segments[0].rows != matrix->segments[1].rows || !matrix->bias.empty()))
+      (matrices.size() != 2 || matrices[0]->segment.rows != matrices[1]->segment.rows || bias))
     throw std::invalid_argument("activation: expected a gate and an up matrix of one shape, without bias");
-  spec->norm = copy(norm, matrix->columns, "norm");
-  spec->matrix = std::move(matrix);
+  spec->bias = copy(bias, spec->columns_out(), "bias");
+  spec->norm = copy(norm, matrices[0]->columns, "norm");
   spec->post_norm = copy(post_norm, spec->columns_out(), "post_norm");
   spec->eps = eps;
   return spec;
@@ -88,44 +87,80 @@ std::vector<std::string> kernel_names() {
   return names;
 }
 
+void bind_linear(nb::module_& m) {
+  nb::class_<Matrix>(m, "Matrix")
+      .def_prop_ro("rows", [](const Matrix& matrix) { return matrix.segment.rows; })
+      .def_ro("columns", &Matrix::columns)
+      .def_prop_ro("nbytes", &Matrix::bytes);
+  m.def("pack", &make_matrix, "format"_a, "blocks"_a, "columns"_a,
+        "Rearranges rows as they are stored, (rows, bytes) uint8; format: the number that ggml gives to the codec.");
+  m.def(
+      "tiled_bytes", [](int format, int64_t rows, int64_t columns) { return tiled_bytes(Format(format), rows, columns); },
+      "format"_a, "rows"_a, "columns"_a, "Bytes that a matrix takes; 0 where it cannot be packed.");
+  m.def(
+      "embed",
+      [](std::shared_ptr<Matrix> matrix, const mx::array& tokens, float scale) {
+        return ops::embed(std::move(matrix), tokens, scale);
+      },
+      "matrix"_a, "tokens"_a, "scale"_a = 1.0f,
+      "(T,) int32 -> (T, columns) float32: the rows that tokens name, times scale.");
+
+  nb::class_<ops::LinearSpec>(m, "Linear")
+      .def(
+          "__call__",
+          [](std::shared_ptr<ops::LinearSpec> spec, const mx::array& x, const std::optional<mx::array>& residual) {
+            return ops::linear(std::move(spec), x, residual);
+          },
+          "x"_a, "residual"_a = nb::none());
+  m.def("linear", &make_linear, "matrices"_a, "bias"_a = nb::none(), "norm"_a = nb::none(), "post_norm"_a = nb::none(),
+        "eps"_a = 0.0f, "activation"_a = "",
+        "A map x (T, columns) -> residual + post_norm(activation(norm(x) @ matrices.T + bias)), (T, rows).");
+  m.def("argmax", &ops::argmax, "logits"_a, "(T, V) float32 -> (T,) int32: the first of the largest.");
+}
+
+void bind_heads(nb::module_& m) {
+  nb::class_<ops::RopeSpec>(m, "Rope")
+      .def(
+          "__call__",
+          [](std::shared_ptr<ops::RopeSpec> spec, const std::vector<RowTuple>& rows) {
+            return ops::rope_table(std::move(spec), to_rows(rows));
+          },
+          "rows"_a, "[(first, count, position of the first), ...] -> the rotation of each row, (T, 2, pairs).");
+  m.def(
+      "rope",
+      [](const DoubleVector& frequencies, double magnitude) {
+        const double* first = frequencies.data();
+        return std::make_shared<ops::RopeSpec>(ops::RopeSpec{{first, first + frequencies.size()}, magnitude});
+      },
+      "frequencies"_a, "magnitude"_a = 1.0);
+
+  nb::class_<ops::HeadsSpec>(m, "Heads")
+      .def(
+          "append",
+          [](std::shared_ptr<ops::HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
+             const std::optional<mx::array>& cache, const RowTuple& rows) {
+            return ops::append(std::move(spec), qkv, table, cache, to_rows({rows})[0]);
+          },
+          "qkv"_a, "table"_a, "cache"_a.none(), "rows"_a,
+          "The cache with the keys and values of some rows, (first, count, position of the first).")
+      .def(
+          "attend",
+          [](std::shared_ptr<ops::HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
+             const std::vector<mx::array>& caches, const std::vector<RowTuple>& rows) {
+            return ops::attend(std::move(spec), qkv, table, caches, to_rows(rows));
+          },
+          "qkv"_a, "table"_a, "caches"_a, "rows"_a, "Causal attention of all rows, each over its own sequence's cache.");
+  m.def("heads", &make_heads, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(),
+        "eps"_a = 0.0f, "scale"_a = 1.0f, "softcap"_a = 0.0f, "window"_a = 0, "interleaved"_a = false);
+}
+
 }  // namespace
 
 NB_MODULE(_primitives, m) {
   m.doc() = "CPU kernels as MLX operations";
 
-  nb::class_<Matrix>(m, "Matrix")
-      .def_prop_ro("rows", &Matrix::rows)
-      .def_ro("columns", &Matrix::columns)
-      .def_ro("nbytes", &Matrix::bytes);
-  m.def("pack", &make_matrix, "pieces"_a, "columns"_a, "bias"_a = nb::none(),
-        "Rearranges stored rows, [(ggml id, (rows, bytes) uint8), ...], one piece below the other.");
-  m.def("tiled_bytes", [](int format, int64_t rows, int64_t columns) { return tiled_bytes(Format(format), rows, columns); },
-        "format"_a, "rows"_a, "columns"_a, "Bytes that a piece takes; 0 where it cannot be packed.");
-  m.def("embed", [](std::shared_ptr<Matrix> matrix, const mx::array& tokens, float scale) { return ops::embed(std::move(matrix), tokens, scale); },
-        "matrix"_a, "tokens"_a, "scale"_a = 1.0f, "(T,) int32 -> (T, columns) float32: the rows that tokens name, times scale.");
-
-  nb::class_<ops::LinearSpec>(m, "Linear")
-      .def("__call__", [](std::shared_ptr<ops::LinearSpec> spec, const mx::array& x, const std::optional<mx::array>& residual) { return ops::linear(std::move(spec), x, residual); },
-           "x"_a, "residual"_a = nb::none());
-  m.def("linear", &make_linear, "matrix"_a, "norm"_a = nb::none(), "post_norm"_a = nb::none(), "eps"_a = 0.0f,
-        "activation"_a = "", "A map x (T, columns) -> residual + post_norm(act(norm(x) @ matrix.T + bias)), (T, rows).");
-
-  nb::class_<ops::RopeSpec>(m, "Rope")
-      .def("__call__", [](std::shared_ptr<ops::RopeSpec> spec, const std::vector<RowTuple>& rows) { return ops::rope_table(std::move(spec), to_rows(rows)); },
-           "rows"_a, "[(first, count, position of the first), ...] -> the rotation of each row, (T, 2, pairs).");
-  m.def("rope", [](const DoubleVector& frequencies) { return std::make_shared<ops::RopeSpec>(ops::RopeSpec{{frequencies.data(), frequencies.data() + frequencies.size()}}); },
-        "frequencies"_a);
-
-  nb::class_<ops::HeadsSpec>(m, "Heads")
-      .def("append", [](std::shared_ptr<ops::HeadsSpec> spec, const mx::array& qkv, const mx::array& table, const std::optional<mx::array>& cache, int first, int count, int start) { return ops::append(std::move(spec), qkv, table, cache, {first, count, start}); },
-           "qkv"_a, "table"_a, "cache"_a.none(), "first"_a, "count"_a, "start"_a,
-           "The cache with the keys and values of some rows, at positions from start on.")
-      .def("attend", [](std::shared_ptr<ops::HeadsSpec> spec, const mx::array& qkv, const mx::array& table, const std::vector<mx::array>& caches, const std::vector<RowTuple>& rows) { return ops::attend(std::move(spec), qkv, table, caches, to_rows(rows)); },
-           "qkv"_a, "table"_a, "caches"_a, "rows"_a, "Causal attention of all rows, each over its own sequence's cache.");
-  m.def("heads", &make_heads, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(),
-        "eps"_a = 0.0f, "scale"_a = 1.0f, "softcap"_a = 0.0f, "window"_a = 0, "interleaved"_a = false);
-  m.def("argmax", &ops::argmax, "logits"_a, "(T, V) float32 -> (T,) int32: the first of the largest.");
-
+  bind_linear(m);
+  bind_heads(m);
   m.def("set_threads", [](int threads) { Pool::shared().resize(threads); }, "threads"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("threads", [] { return Pool::shared().threads(); });
   m.def("instruction_sets", &kernel_names, "Those that this build and this processor have, the fastest first.");

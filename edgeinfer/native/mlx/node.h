@@ -53,12 +53,14 @@ class Node : public mx::UnaryPrimitive {
     allocate(copy);
     encoder.add_temporary(copy);
     encoder.dispatch([x = mx::array::unsafe_weak_copy(x), copy = mx::array::unsafe_weak_copy(copy)]() mutable {
+      int inner = int(x.ndim());  // axes from here on lie together in memory
+      int64_t run = 1;
+      while (inner > 0 && (x.shape(inner - 1) == 1 || x.strides(inner - 1) == run)) run *= x.shape(--inner);
       char* to = copy.data<char>();
-      for (size_t i = 0; i < x.size(); i++, to += x.itemsize()) {
-        int64_t at = 0;
-        for (size_t rest = i, axis = x.ndim(); axis-- > 0; rest /= x.shape(int(axis)))
-          at += int64_t(rest % x.shape(int(axis))) * x.strides(int(axis));
-        std::memcpy(to, x.data<char>() + at * int64_t(x.itemsize()), x.itemsize());
+      for (int64_t i = 0; i < int64_t(x.size()) / run; i++, to += run * int64_t(x.itemsize())) {
+        int64_t at = 0, rest = i;
+        for (int axis = inner; axis-- > 0; rest /= x.shape(axis)) at += rest % x.shape(axis) * x.strides(axis);
+        std::memcpy(to, x.data<char>() + at * int64_t(x.itemsize()), size_t(run) * x.itemsize());
       }
     });
     return copy;

@@ -49,7 +49,7 @@ class Linear : public Node {
       LinearCall call{};
       call.x = in[0].template data<float>();
       call.rows = in[0].shape(0);
-      call.matrix = spec->matrix->view();
+      call.matrix = spec->view();
       call.norm = data_of(spec->norm);
       call.eps = spec->eps;
       call.activation = spec->activation;
@@ -74,7 +74,7 @@ class RopeTable : public Node {
     launch(inputs, out, [spec = spec_, rows = rows_](const auto&, mx::array& out) {
       const int pairs = int(spec->frequencies.size());
       for (const Rows& each : rows)
-        edgeinfer::rope_table(each.start, each.count, spec->frequencies.data(), pairs,
+        edgeinfer::rope_table(each.start, each.count, spec->frequencies.data(), pairs, spec->magnitude,
                               out.data<float>() + int64_t(each.first) * 2 * pairs);
     });
   }
@@ -187,8 +187,19 @@ int round_up(int64_t positions) { return int((positions + CHUNK - 1) / CHUNK * C
 
 }  // namespace
 
+MatrixView LinearSpec::view() const {
+  MatrixView view{};
+  for (const auto& matrix : matrices) view.segments[view.count++] = matrix->segment;
+  view.columns = matrices[0]->columns;
+  view.bias = data_of(bias);
+  return view;
+}
+
 int LinearSpec::columns_out() const {
-  return activation == Activation::none ? matrix->rows() : matrix->segments[0].rows;
+  LinearCall call{};
+  call.matrix = view();
+  call.activation = activation;
+  return call.columns_out();
 }
 
 mx::array embed(std::shared_ptr<const Matrix> matrix, const mx::array& tokens, float scale) {
@@ -198,7 +209,7 @@ mx::array embed(std::shared_ptr<const Matrix> matrix, const mx::array& tokens, f
 }
 
 mx::array linear(std::shared_ptr<const LinearSpec> spec, const mx::array& x, const std::optional<mx::array>& residual) {
-  expect_rows(x, spec->matrix->columns, "x: expected (rows, columns of the matrix) float32");
+  expect_rows(x, spec->matrices[0]->columns, "x: expected (rows, columns of the matrix) float32");
   const mx::Shape shape{x.shape(0), spec->columns_out()};
   std::vector<mx::array> inputs{x};
   if (residual) {

@@ -12,12 +12,13 @@ namespace edgeinfer::mlx_ops {
 namespace mx = mlx::core;
 using Floats = std::shared_ptr<const std::vector<float>>;
 
-// A matrix with all that is done around the product.
+// Matrices of as many columns, one below the other, with all that is done around the product.
 struct LinearSpec {
-  std::shared_ptr<const Matrix> matrix;
-  Floats norm, post_norm;  // may be null
+  std::vector<std::shared_ptr<const Matrix>> matrices;
+  Floats bias, norm, post_norm;  // may be null
   float eps = 0;
   Activation activation = Activation::none;
+  MatrixView view() const;
   int columns_out() const;
 };
 
@@ -31,6 +32,7 @@ struct HeadsSpec {
 
 struct RopeSpec {
   std::vector<double> frequencies;  // of each pair of dimensions, in radians a position
+  double magnitude;
 };
 
 struct Rows {  // of a call, that belong to one sequence; `start` is the position of the first
