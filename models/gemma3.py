@@ -15,7 +15,7 @@ from edgeinfer.cache.kv import KVShape
 from edgeinfer.formats.config import Config
 from edgeinfer.nn.attention import Attention, AttentionSpec
 from edgeinfer.nn.batch import Batch
-from edgeinfer.nn.layers import GatedMLP, RMSNorm
+from edgeinfer.nn.layers import GatedMLP, Head
 from edgeinfer.nn.rope import plain_rotary, rotary
 from edgeinfer.nn.sizes import Sizes
 from edgeinfer.nn.tensors import Tensors
@@ -26,19 +26,12 @@ LAYERS_OF_27B = 62
 
 class Block:
     def __init__(self, spec: AttentionSpec, turn: ops.Rotary, tensors: Tensors, layer: int) -> None:
-        sizes = spec.sizes
-        hidden, eps = sizes.hidden, sizes.eps
-        self.attn_norm = RMSNorm(tensors, "attn_norm", hidden, eps)
-        self.attention = Attention(tensors, spec, turn, layer)
-        self.post_attention_norm = RMSNorm(tensors, "post_attention_norm", hidden, eps)
-        self.ffn_norm = RMSNorm(tensors, "ffn_norm", hidden, eps)
-        self.mlp = GatedMLP(tensors, hidden, sizes.feed_forward, "gelu")
-        self.post_ffw_norm = RMSNorm(tensors, "post_ffw_norm", hidden, eps)
+        self.attention = Attention(tensors, spec, turn, layer, post_norm="post_attention_norm")
+        self.mlp = GatedMLP(tensors, spec.sizes, "gelu", post_norm="post_ffw_norm")
 
     def __call__(self, x: mx.array, batch: Batch) -> mx.array:
         """x: (T, hidden) -> (T, hidden)."""
-        x = ops.add(x, self.post_attention_norm(self.attention(self.attn_norm(x), batch)))
-        return ops.add(x, self.post_ffw_norm(self.mlp(self.ffn_norm(x))))
+        return self.mlp(self.attention(x, batch))
 
 
 class Model:
@@ -57,15 +50,14 @@ class Model:
         self.blocks = [
             Block(*(far if (i + 1) % period == 0 else near), tensors.under(f"blk.{i}."), i) for i in range(sizes.layers)
         ]
-        self.output_norm = RMSNorm(tensors, "output_norm", sizes.hidden, sizes.eps)
-        self.output = tensors.head("output.weight", self.token_embd, sizes.vocabulary, sizes.hidden)
+        self.head = Head(tensors, self.token_embd, sizes)
 
     def __call__(self, batch: Batch) -> mx.array:
         """Logits of the wanted rows: (R, V) float32."""
         x = ops.embed(batch.tokens, self.token_embd) * math.sqrt(self.hidden)
         for block in self.blocks:
             x = block(x, batch)
-        logits = ops.linear(self.output_norm(batch.wanted(x)), self.output)
+        logits = self.head(batch.wanted(x))
         return self.softcap * mx.tanh(logits / self.softcap) if self.softcap else logits
 
 

@@ -126,8 +126,10 @@ class MLXBackend:
         for chunk in chunks:
             chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)
         borders = accumulate((len(view.wanted) for view in views), initial=0)
-        written = [(layer.keys, layer.values) for view in views for layer in view.layers]
+        written = [layer.arrays for view in views for layer in view.layers]
         mx.async_eval(logits, written)  # type: ignore[no-untyped-call]
+        if len(views) == 1:
+            return [logits]
         return [logits[start:stop] for start, stop in pairwise(borders)]
 
     def close(self) -> None:

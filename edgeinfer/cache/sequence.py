@@ -23,7 +23,7 @@ class CachedSequence:
 
     @classmethod
     def empty(cls, shapes: Sequence[KVShape]) -> CachedSequence:
-        return cls([LayerKV.empty(shape) for shape in shapes], [])
+        return cls([LayerKV() for _ in shapes], [])
 
     @property
     def tokens(self) -> list[int]:

@@ -67,6 +67,11 @@ class GGUFFile:
         flat = np.frombuffer(file.data, np.uint8, info.nbytes, info.offset)
         return flat.reshape(info.rows, info.row_bytes)
 
+    def release(self, name: str) -> None:
+        """Lets go of the memory that reading a tensor's blocks took; they can still be read, from the file again."""
+        info = self.tensors[name]
+        self._mapped[info.shard].release(info.offset, info.nbytes)
+
     def check_unchanged(self) -> None:
         """Raises CorruptFile if any of the files was changed since it was opened."""
         for file in self._mapped:

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, MADV_DONTNEED, PAGESIZE, mmap
 from pathlib import Path
 
 from edgeinfer.errors import (
@@ -59,6 +59,12 @@ class MappedFile:
                 min(size, was),
                 f"changed while in use: {size} bytes now, {was} when opened; load it again",
             )
+
+    def release(self, start: int, size: int) -> None:
+        """Lets go of the memory that pages of these bytes took; reading them again reads the file."""
+        first = start // PAGESIZE * PAGESIZE
+        if not self.closed and hasattr(self.data, "madvise") and size:
+            self.data.madvise(MADV_DONTNEED, first, start + size - first)
 
     def __del__(self) -> None:
         self.close()

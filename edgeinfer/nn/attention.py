@@ -9,7 +9,7 @@ import mlx.core as mx
 from edgeinfer import ops
 from edgeinfer.cache.kv import KVShape
 from edgeinfer.nn.batch import Batch
-from edgeinfer.nn.layers import Linear, RMSNorm
+from edgeinfer.nn.layers import linear
 from edgeinfer.nn.sizes import Sizes
 from edgeinfer.nn.tensors import Tensors
 
@@ -31,41 +31,36 @@ class AttentionSpec:
 
 
 class Attention:
-    def __init__(self, tensors: Tensors, spec: AttentionSpec, rotary: ops.Rotary, layer: int) -> None:
-        self.spec = spec
-        self.rotary = rotary
+    """x + output(attention(q, k, v of norm(x)))."""
+
+    def __init__(
+        self, tensors: Tensors, spec: AttentionSpec, rotary: ops.Rotary, layer: int, post_norm: str = ""
+    ) -> None:
         self.layer = layer
         sizes = spec.sizes
-        hidden, size = sizes.hidden, sizes.head_dim
-        self.attn_q = Linear(tensors, "attn_q", sizes.heads * size, hidden, spec.bias)
-        self.attn_k = Linear(tensors, "attn_k", sizes.kv_heads * size, hidden, spec.bias)
-        self.attn_v = Linear(tensors, "attn_v", sizes.kv_heads * size, hidden, spec.bias)
-        self.attn_output = Linear(tensors, "attn_output", hidden, sizes.heads * size)
-        self.attn_q_norm = RMSNorm(tensors, "attn_q_norm", size, sizes.eps) if spec.qk_norm else None
-        self.attn_k_norm = RMSNorm(tensors, "attn_k_norm", size, sizes.eps) if spec.qk_norm else None
+        size, hidden, eps = sizes.head_dim, sizes.hidden, sizes.eps
+        rows = {"attn_q": sizes.heads * size, "attn_k": sizes.kv_heads * size, "attn_v": sizes.kv_heads * size}
+        self.attn_qkv = linear(tensors, rows, hidden, eps, norm="attn_norm", bias=spec.bias)
+        self.heads = ops.heads(
+            ops.HeadsParts(
+                sizes.heads,
+                sizes.kv_heads,
+                size,
+                rotary,
+                spec.scale,
+                spec.window,
+                spec.softcap,
+                q_norm=tensors.vector("attn_q_norm.weight", size) if spec.qk_norm else None,
+                k_norm=tensors.vector("attn_k_norm.weight", size) if spec.qk_norm else None,
+                eps=eps,
+            )
+        )
+        self.attn_output = linear(tensors, {"attn_output": hidden}, sizes.heads * size, eps, post_norm=post_norm)
 
     def __call__(self, x: mx.array, batch: Batch) -> mx.array:
         """x: (T, hidden) -> (T, hidden); writes the new keys and values into each chunk's cache."""
-        spec = self.spec
-        q = ops.split_heads(self.attn_q(x), spec.sizes.heads)
-        k = ops.split_heads(self.attn_k(x), spec.sizes.kv_heads)
-        v = ops.split_heads(self.attn_v(x), spec.sizes.kv_heads)
-        if self.attn_q_norm is not None and self.attn_k_norm is not None:
-            q, k = self.attn_q_norm(q), self.attn_k_norm(k)
-        mixed = []
-        for view in batch.views:
-            cache = view.layers[self.layer]
-            cache.append(ops.rope(view.rows(k), self.rotary, view.offset), view.rows(v), view.offset)
-            queries = ops.rope(view.rows(q), self.rotary, view.offset)
-            mixed.append(
-                ops.attention(
-                    queries,
-                    cache.keys,
-                    cache.values,
-                    view.length,
-                    scale=spec.scale,
-                    window=spec.window,
-                    softcap=spec.softcap,
-                )
-            )
-        return self.attn_output(mixed[0] if len(mixed) == 1 else mx.concatenate(mixed))
+        layers = [view.layers[self.layer] for view in batch.views]
+        mixed, written = self.heads(self.attn_qkv(x), batch.spans, [layer.arrays for layer in layers])
+        for layer, arrays in zip(layers, written, strict=True):
+            layer.arrays = arrays
+        return self.attn_output(mixed, x)

@@ -9,6 +9,7 @@ from functools import cached_property
 import mlx.core as mx
 import numpy as np
 
+from edgeinfer import ops
 from edgeinfer.cache.kv import LayerKV
 
 
@@ -22,15 +23,6 @@ class View:
     layers: Sequence[LayerKV]
     wanted: range  # rows of the batch whose logits are asked for
 
-    @property
-    def length(self) -> int:
-        """Tokens of the sequence once this chunk is written."""
-        return self.offset + self.stop - self.start
-
-    def rows(self, x: mx.array) -> mx.array:
-        """This chunk's rows of x: (T, ...) -> (L, ...)."""
-        return x if x.shape[0] == self.stop - self.start else x[self.start : self.stop]
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -38,6 +30,11 @@ class Batch:
 
     tokens: mx.array  # (T,) int32
     views: Sequence[View]
+
+    @cached_property
+    def spans(self) -> list[ops.Span]:
+        """Where each chunk's rows lie, and at which position they start."""
+        return [ops.Span(view.start, view.stop - view.start, view.offset) for view in self.views]
 
     @cached_property
     def _wanted(self) -> list[int]:

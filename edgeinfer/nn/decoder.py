@@ -10,22 +10,18 @@ from edgeinfer import ops
 from edgeinfer.cache.kv import KVShape
 from edgeinfer.nn.attention import Attention, AttentionSpec
 from edgeinfer.nn.batch import Batch
-from edgeinfer.nn.layers import GatedMLP, RMSNorm
+from edgeinfer.nn.layers import GatedMLP, Head
 from edgeinfer.nn.tensors import Tensors
 
 
 class PreNormBlock:
     def __init__(self, spec: AttentionSpec, turn: ops.Rotary, tensors: Tensors, layer: int) -> None:
-        sizes = spec.sizes
-        self.attn_norm = RMSNorm(tensors, "attn_norm", sizes.hidden, sizes.eps)
         self.attention = Attention(tensors, spec, turn, layer)
-        self.ffn_norm = RMSNorm(tensors, "ffn_norm", sizes.hidden, sizes.eps)
-        self.mlp = GatedMLP(tensors, sizes.hidden, sizes.feed_forward, "silu")
+        self.mlp = GatedMLP(tensors, spec.sizes, "silu")
 
     def __call__(self, x: mx.array, batch: Batch) -> mx.array:
         """x: (T, hidden) -> (T, hidden)."""
-        x = ops.add(x, self.attention(self.attn_norm(x), batch))
-        return ops.add(x, self.mlp(self.ffn_norm(x)))
+        return self.mlp(self.attention(x, batch))
 
 
 class PreNormDecoder:
@@ -36,12 +32,11 @@ class PreNormDecoder:
         self.kv_shapes: list[KVShape] = [spec.kv_shape] * sizes.layers
         self.token_embd = tensors.matrix("token_embd.weight", sizes.vocabulary, sizes.hidden)
         self.blocks = [PreNormBlock(spec, turn, tensors.under(f"blk.{i}."), i) for i in range(sizes.layers)]
-        self.output_norm = RMSNorm(tensors, "output_norm", sizes.hidden, sizes.eps)
-        self.output = tensors.head("output.weight", self.token_embd, sizes.vocabulary, sizes.hidden)
+        self.head = Head(tensors, self.token_embd, sizes)
 
     def __call__(self, batch: Batch) -> mx.array:
         """Logits of the wanted rows: (R, V) float32."""
         x = ops.embed(batch.tokens, self.token_embd)
         for block in self.blocks:
             x = block(x, batch)
-        return ops.linear(self.output_norm(batch.wanted(x)), self.output)
+        return self.head(batch.wanted(x))

@@ -1,42 +1,63 @@
-"""The small layers: a linear map with its bias, RMS norm, and the gated feed-forward network."""
+"""The small layers: linear maps with what surrounds them, and the gated feed-forward network."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import mlx.core as mx
 
 from edgeinfer import ops
+from edgeinfer.nn.sizes import Sizes
 from edgeinfer.nn.tensors import Tensors
 
 
-class Linear:
-    """x @ weight.T + bias; the bias where ``bias`` asks for one."""
+def linear(
+    tensors: Tensors,
+    rows: Mapping[str, int],
+    columns: int,
+    eps: float,
+    *,
+    norm: str = "",
+    post_norm: str = "",
+    bias: bool = False,
+    activation: str = "",
+) -> ops.LinearMap:
+    """residual + post_norm(activation(norm(x) @ weights.T + biases)) of tensors by their names in the file.
 
-    def __init__(self, tensors: Tensors, name: str, rows: int, columns: int, bias: bool = False) -> None:
-        self.weight = tensors.matrix(f"{name}.weight", rows, columns)
-        self.bias = tensors.vector(f"{name}.bias", rows) if bias else None
-
-    def __call__(self, x: mx.array) -> mx.array:
-        y = ops.linear(x, self.weight)
-        return y if self.bias is None else ops.add(y, self.bias)
-
-
-class RMSNorm:
-    def __init__(self, tensors: Tensors, name: str, size: int, eps: float) -> None:
-        self.weight = tensors.vector(f"{name}.weight", size)
-        self.eps = eps
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return ops.rms_norm(x, self.weight, self.eps)
+    ``rows`` names matrices with the same input and gives their sizes; two with an ``activation`` are gate and up.
+    """
+    return ops.linear_map(
+        ops.MapParts(
+            weights=[tensors.matrix(f"{name}.weight", count, columns) for name, count in rows.items()],
+            bias=mx.concatenate([tensors.vector(f"{name}.bias", rows[name]) for name in rows]) if bias else None,
+            norm=tensors.vector(f"{norm}.weight", columns) if norm else None,
+            post_norm=tensors.vector(f"{post_norm}.weight", next(iter(rows.values()))) if post_norm else None,
+            eps=eps,
+            activation=activation,
+        )
+    )
 
 
 class GatedMLP:
-    """down(activation(gate(x)) * up(x)) (Shazeer, 2020)."""
+    """x + down(activation(gate(norm(x))) * up(norm(x))) (Shazeer, 2020)."""
 
-    def __init__(self, tensors: Tensors, hidden: int, feed_forward: int, activation: str) -> None:
-        self.ffn_gate = Linear(tensors, "ffn_gate", feed_forward, hidden)
-        self.ffn_up = Linear(tensors, "ffn_up", feed_forward, hidden)
-        self.ffn_down = Linear(tensors, "ffn_down", hidden, feed_forward)
-        self.activation = activation
+    def __init__(self, tensors: Tensors, sizes: Sizes, activation: str, post_norm: str = "") -> None:
+        hidden, inner, eps = sizes.hidden, sizes.feed_forward, sizes.eps
+        both = {"ffn_gate": inner, "ffn_up": inner}
+        self.ffn_gate_up = linear(tensors, both, hidden, eps, norm="ffn_norm", activation=activation)
+        self.ffn_down = linear(tensors, {"ffn_down": hidden}, inner, eps, post_norm=post_norm)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.ffn_down(ops.gated(self.ffn_gate(x), self.ffn_up(x), self.activation))
+        return self.ffn_down(self.ffn_gate_up(x), x)
+
+
+class Head:
+    """Logits from hidden states: a norm, and the output matrix or, where the file has none, the embedding's."""
+
+    def __init__(self, tensors: Tensors, token_embd: ops.Weight, sizes: Sizes) -> None:
+        output = tensors.head("output.weight", token_embd, sizes.vocabulary, sizes.hidden)
+        norm = tensors.vector("output_norm.weight", sizes.hidden)
+        self.output = ops.linear_map(ops.MapParts([output], norm=norm, eps=sizes.eps))
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.output(x)

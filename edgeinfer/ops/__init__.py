@@ -1,7 +1,9 @@
-"""Functions on arrays. Each has two implementations, and this module is where one is picked.
+"""The operations that models are made of, and where one of three implementations is picked.
 
-- ``plain``: MLX alone. What a GPU runs, and what the tests compare the other with.
-- ``host``: numpy on the arrays' own memory. MLX's CPU build multiplies with the reference BLAS, 10 to 70 times slower
+- ``native``: whole steps of a layer in C++, on a CPU. Where it was built.
+- ``composed``: the same steps put together from single operations, which are
+  ``plain``, MLX alone: what a GPU runs; or
+  ``host``, numpy on the arrays' own memory: MLX's CPU build multiplies with the reference BLAS, 10 to 70 times slower
   than numpy's OpenBLAS on the same two cores, and each of its small operations waits for another thread.
 
 Shapes: T rows of all chunks together, L tokens of one chunk, H query heads, K kv heads, D head size, S cached tokens.
@@ -9,34 +11,70 @@ Shapes: T rows of all chunks together, L tokens of one chunk, H query heads, K k
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import mlx.core as mx
 
-from edgeinfer.ops import host, plain
+from edgeinfer.native import obstacle, primitives
+from edgeinfer.ops import host, native, plain, workers
+from edgeinfer.ops.composed import ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
+from edgeinfer.ops.parts import Cache, Heads, HeadsParts, LinearMap, MapParts, Span
 from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import PackedWeight, Weight
-from edgeinfer.ops.workers import threads
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
-    "PackedWeight", "Rotary", "Weight", "add", "attention", "device", "embed", "gated", "kv_dtype", "linear", "on_gpu",
-    "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "split_heads", "threads",
+    "Cache", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedWeight", "Rotary", "Span", "Weight", "add",
+    "attention", "device", "embed", "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle",
+    "on_gpu", "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
 here: Implementation = plain if on_gpu else host
+fused: bool = primitives is not None and not on_gpu
+"""Whether new models take the native path."""
 
 
 def prepare(packed: PackedWeight, wide: bool = False) -> Weight:
     """A stored matrix made ready to multiply. ``wide``: activations may leave the range of float16."""
-    return here.prepare(packed, wide)
+    return native.prepare(packed) if fused else here.prepare(packed, wide)
 
 
 def prepared_bytes(codec: Codec, weights: int) -> int:
     """Bytes that ``prepare`` makes of so many weights."""
-    return round(here.bits(codec) * weights / 8)
+    return round((native.bits(codec) if fused else here.bits(codec)) * weights / 8)
+
+
+def linear_map(parts: MapParts) -> LinearMap:
+    """A linear map and all that is done around it, as one operation where there is one."""
+    return (native.linear_map(parts) if fused else None) or ComposedMap(parts, here)
+
+
+def heads(parts: HeadsParts) -> Heads:
+    """Attention and the writing of its cache, as few operations as there can be."""
+    return native.NativeHeads(parts) if fused and native.has_heads(parts.head_dim) else ComposedHeads(parts, here)
+
+
+def greedy(logits: mx.array) -> mx.array:
+    """The first of each row's largest logits, -1 where they are not all finite. (T, V) float32 -> (T,) int32."""
+    if fused:
+        return native.greedy(logits)
+    best = mx.argmax(logits, axis=-1).astype(mx.int32)
+    return mx.where(mx.isfinite(mx.max(logits, axis=-1)), best, -1)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """How many threads operations on a CPU may take meanwhile."""
+    if fused:
+        native.use_threads(count)
+        yield
+    else:
+        with workers.threads(count):
+            yield
 
 
 def linear(x: mx.array, weight: Weight) -> mx.array:
@@ -92,9 +130,9 @@ def attention(
     return here.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap)
 
 
-def kv_dtype() -> mx.Dtype:
-    """What keys and values are stored as here."""
-    return here.KV_DTYPE
+def kv_dtype(head_dim: int) -> mx.Dtype:
+    """What keys and values of this size are stored as here."""
+    return native.KV_DTYPE if fused and native.has_heads(head_dim) else here.KV_DTYPE
 
 
 def device() -> str:
@@ -106,4 +144,4 @@ def device() -> str:
 
 def paths() -> dict[str, str]:
     """Operation -> the implementation it takes on this machine."""
-    return dict(here.PATHS)
+    return native.paths() if fused else dict(here.PATHS)

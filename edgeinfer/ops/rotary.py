@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -28,6 +28,8 @@ class Rotary:
     interleaved: bool
     magnitude: float = 1.0
     _tables: dict[tuple[int, int], Table] = field(default_factory=dict, repr=False, compare=False)
+    shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What implementations keep for all layers that hold this object, each under a key of its own."""
 
     @property
     def dims(self) -> int:

@@ -115,7 +115,7 @@ void bind_linear(nb::module_& m) {
   m.def("linear", &make_linear, "matrices"_a, "bias"_a = nb::none(), "norm"_a = nb::none(), "post_norm"_a = nb::none(),
         "eps"_a = 0.0f, "activation"_a = "",
         "A map x (T, columns) -> residual + post_norm(activation(norm(x) @ matrices.T + bias)), (T, rows).");
-  m.def("argmax", &ops::argmax, "logits"_a, "(T, V) float32 -> (T,) int32: the first of the largest.");
+  m.def("argmax", &ops::argmax, "logits"_a, "(T, V) float32 -> (T,) int32: the first of the largest, -1 where that is not finite or any is a NaN.");
 }
 
 void bind_heads(nb::module_& m) {

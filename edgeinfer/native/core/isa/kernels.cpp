@@ -58,23 +58,36 @@ static void attend_tile(const AttendCall& call, const SequenceView& sequence, in
   for (int q = 0; q < tile.count; q++) finish(call, sequence, kv_head, first + q, merged[q]);
 }
 
-// The first of the largest; NaNs never win.
+INLINE bool any(I lanes) {
+  int32_t found = 0;
+  for (int lane = 0; lane < W; lane++) found |= lanes[lane];
+  return found;
+}
+
+// The first of the largest; -1 if that is no finite number, or any value is a NaN.
 static int argmax(const float* values, int count) {
-  int best = 0, i = 0;
+  F peaks[4];
+  I nans = {};
+  for (F& each : peaks) each = all(-__builtin_inff());
+  int i = 0;
+  for (; i + 4 * W <= count; i += 4 * W)
+    UNROLL for (int v = 0; v < 4; v++) {
+      const F x = load<F>(values + i + v * W);
+      peaks[v] = max(x, peaks[v]);
+      nans |= x != x;
+    }
+  const F lanes = max(max(peaks[0], peaks[1]), max(peaks[2], peaks[3]));
   float most = -__builtin_inff();
-  for (; i + 4 * W <= count; i += 4 * W) {
-    const F a = max(load<F>(values + i), load<F>(values + i + W));
-    const F b = max(load<F>(values + i + 2 * W), load<F>(values + i + 3 * W));
-    const F peak = max(a, b);
-    const I above = (peak > all(most)) | (peak != peak);
-    int32_t any = 0;
-    for (int lane = 0; lane < W; lane++) any |= above[lane];
-    for (int j = i; any && j < i + 4 * W; j++)
-      if (values[j] > most) most = values[best = j];
+  bool nan = any(nans);
+  for (int lane = 0; lane < W; lane++) most = lanes[lane] > most ? lanes[lane] : most;
+  for (; i < count; i++) {
+    most = values[i] > most ? values[i] : most;
+    nan |= values[i] != values[i];
   }
-  for (; i < count; i++)
-    if (values[i] > most) most = values[best = i];
-  return best;
+  if (nan || !(__builtin_fabsf(most) <= 3.402823466e38f)) return -1;
+  for (i = 0; i + W <= count && !any(load<F>(values + i) == all(most));) i += W;
+  while (values[i] != most) i++;
+  return i;
 }
 
 }  // namespace edgeinfer::ISA

@@ -1,0 +1,85 @@
+"""The steps of a layer put together from single operations: what a GPU runs, and the twin of ``native``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from edgeinfer.ops.implementation import Implementation
+from edgeinfer.ops.parts import Cache, HeadsParts, MapParts, Span
+
+BLOCK = 256
+"""Positions by which a cache grows at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedMap:
+    parts: MapParts
+    here: Implementation
+
+    def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
+        parts, here = self.parts, self.here
+        if parts.norm is not None:
+            x = here.rms_norm(x, parts.norm, parts.eps)
+        products = [weight.linear(x) for weight in parts.weights]
+        if parts.activation:
+            y = here.gated(products[0], products[1], parts.activation)
+        else:
+            y = products[0] if len(products) == 1 else mx.concatenate(products, axis=1)
+        if parts.bias is not None:
+            y = here.add(y, parts.bias)
+        if parts.post_norm is not None:
+            y = here.rms_norm(y, parts.post_norm, parts.eps)
+        return y if residual is None else here.add(residual, y)
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedHeads:
+    parts: HeadsParts
+    here: Implementation
+
+    def __call__(self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache]) -> tuple[mx.array, list[Cache]]:
+        mixed, written = [], []
+        for span, cache in zip(spans, caches, strict=True):
+            rows = qkv if span.count == qkv.shape[0] else qkv[span.start : span.start + span.count]
+            out, updated = self._one(rows, span, cache)
+            mixed.append(out)
+            written.append(updated)
+        return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed), written
+
+    def _one(self, qkv: mx.array, span: Span, cache: Cache) -> tuple[mx.array, Cache]:
+        parts, here = self.parts, self.here
+        query_end, key_end = parts.heads * parts.head_dim, (parts.heads + parts.kv_heads) * parts.head_dim
+        q = here.split_heads(qkv[:, :query_end], parts.heads)
+        k = here.split_heads(qkv[:, query_end:key_end], parts.kv_heads)
+        v = here.split_heads(qkv[:, key_end:], parts.kv_heads)
+        if parts.q_norm is not None and parts.k_norm is not None:
+            q, k = here.rms_norm(q, parts.q_norm, parts.eps), here.rms_norm(k, parts.k_norm, parts.eps)
+        q, k = (here.rope(each, parts.rotary, span.offset) for each in (q, k))
+        if not cache:
+            nothing = mx.zeros((parts.kv_heads, 0, parts.head_dim), here.KV_DTYPE)
+            cache = (nothing, nothing)
+        keys, values = (_write(old, new, span.offset) for old, new in zip(cache, (k, v), strict=True))
+        mixed = here.attention(
+            q,
+            keys,
+            values,
+            span.offset + span.count,
+            scale=parts.scale,
+            window=parts.window,
+            softcap=parts.softcap,
+        )
+        return mixed, (keys, values)
+
+
+def _write(stored: mx.array, new: mx.array, length: int) -> mx.array:
+    """New rows (L, K, D) behind the first ``length`` ones of (K, capacity, D)."""
+    needed = length + new.shape[0]
+    kv_heads, capacity, size = stored.shape
+    if needed > capacity:
+        rows = -(-max(needed, capacity + capacity // 4) // BLOCK) * BLOCK
+        stored = mx.concatenate([stored, mx.zeros((kv_heads, rows - capacity, size), stored.dtype)], axis=1)
+    rows_first = new.swapaxes(0, 1).astype(stored.dtype)
+    return mx.slice_update(stored, rows_first, mx.array([length]), axes=[1])

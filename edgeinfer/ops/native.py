@@ -1,0 +1,158 @@
+"""The steps of a layer as single C++ operations on the CPU: weights in tiles, activations as bytes, a float16 cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeinfer.native import primitives
+from edgeinfer.ops.parts import Cache, HeadsParts, LinearMap, MapParts, Span
+from edgeinfer.ops.rotary import Rotary
+from edgeinfer.ops.weights import PackedWeight
+from edgeinfer.quant.codec import Codec
+
+KV_DTYPE: mx.Dtype = mx.float16
+HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 256
+
+
+@dataclass(frozen=True, slots=True)
+class TiledWeight:
+    """A matrix in the kernels' own layout; exactly the weights of the file."""
+
+    matrix: Any
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.matrix.nbytes)
+
+    def linear(self, x: mx.array) -> mx.array:
+        product: mx.array = primitives.linear([self.matrix])(x)
+        return product
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        rows: mx.array = primitives.embed(self.matrix, tokens)
+        return rows
+
+
+def paths() -> dict[str, str]:
+    """Operation -> what computes it."""
+    isa = f"native ({primitives.instruction_set()})"
+    return {
+        "weights": "tiles of the stored blocks",
+        "linear": f"{isa}, activations in int8, sums in float32",
+        "embed": isa,
+        "add": f"{isa}, within linear",
+        "split_heads": f"{isa}, within attention",
+        "rms_norm": f"{isa}, within linear",
+        "rope": f"{isa}, within attention",
+        "gated": f"{isa}, within linear",
+        "attention": f"{isa}, keys and values in float16",
+    }
+
+
+def use_threads(count: int) -> None:
+    """Threads of the pool that all native operations of this process share; no more than it has processors."""
+    wanted = min(count, _processors())
+    if primitives.threads() != wanted:
+        primitives.set_threads(wanted)
+
+
+@cache
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def prepare(packed: PackedWeight) -> TiledWeight:
+    return TiledWeight(primitives.pack(packed.codec.ggml_id, packed.blocks, packed.shape[1]))
+
+
+def bits(codec: Codec) -> float:
+    """Bits that a prepared weight takes."""
+    rows = 16
+    return float(8 * primitives.tiled_bytes(codec.ggml_id, rows, codec.weights) / (rows * codec.weights))
+
+
+def linear_map(parts: MapParts) -> LinearMap | None:
+    """None where a weight is not in tiles: one that ``Outline`` did not read."""
+    tiled = [weight.matrix for weight in parts.weights if isinstance(weight, TiledWeight)]
+    if len(tiled) < len(parts.weights):
+        return None
+    made: LinearMap = primitives.linear(
+        tiled,
+        bias=_floats(parts.bias),
+        norm=_floats(parts.norm),
+        post_norm=_floats(parts.post_norm),
+        eps=parts.eps,
+        activation=parts.activation,
+    )
+    return made
+
+
+def has_heads(head_dim: int) -> bool:
+    """Whether heads of this size have kernels."""
+    return head_dim % HEAD_DIM_STEP == 0 and 0 < head_dim <= MOST_HEAD_DIM
+
+
+class NativeHeads:
+    """A cache is one float16 array (2, K, capacity, D), its keys in an order of the kernels' own."""
+
+    def __init__(self, parts: HeadsParts) -> None:
+        self._turn = _Turn.of(parts.rotary)
+        self._heads = primitives.heads(
+            parts.heads,
+            parts.kv_heads,
+            parts.head_dim,
+            q_norm=_floats(parts.q_norm),
+            k_norm=_floats(parts.k_norm),
+            eps=parts.eps,
+            scale=parts.scale,
+            softcap=parts.softcap,
+            window=parts.window,
+            interleaved=parts.rotary.interleaved,
+        )
+
+    def __call__(self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache]) -> tuple[mx.array, list[Cache]]:
+        table = self._turn.table(spans)
+        append = self._heads.append
+        written = [
+            append(qkv, table, cache[0] if cache else None, span) for span, cache in zip(spans, caches, strict=True)
+        ]
+        return self._heads.attend(qkv, table, written, spans), [(cache,) for cache in written]
+
+
+class _Turn:
+    """The angles of a step's rows, computed once for all layers that share a rotary embedding."""
+
+    def __init__(self, rotary: Rotary) -> None:
+        self._rope = primitives.rope(rotary.frequencies, rotary.magnitude)
+        self._spans: Sequence[Span] | None = None
+        self._table: Any = None
+
+    @classmethod
+    def of(cls, rotary: Rotary) -> _Turn:
+        turn = rotary.shared.get(cls)
+        if turn is None:
+            turn = rotary.shared[cls] = cls(rotary)
+        return turn  # type: ignore[no-any-return]
+
+    def table(self, spans: Sequence[Span]) -> Any:
+        if self._spans is not spans:
+            self._spans, self._table = spans, self._rope(spans)
+        return self._table
+
+
+def greedy(logits: mx.array) -> mx.array:
+    """(T, V) float32 -> (T,) int32."""
+    best: mx.array = primitives.argmax(logits)
+    return best
+
+
+def _floats(x: mx.array | None) -> NDArray[np.float32] | None:
+    return None if x is None else np.array(x, np.float32)
