@@ -61,7 +61,7 @@ class ComposedHeads:
         if not cache:
             nothing = mx.zeros((parts.kv_heads, 0, parts.head_dim), here.KV_DTYPE)
             cache = (nothing, nothing)
-        keys, values = (_write(old, new, span.offset) for old, new in zip(cache, (k, v), strict=True))
+        keys, values = (write_rows(old, new, span.offset) for old, new in zip(cache, (k, v), strict=True))
         mixed = here.attention(
             q,
             keys,
@@ -74,7 +74,7 @@ class ComposedHeads:
         return mixed, (keys, values)
 
 
-def _write(stored: mx.array, new: mx.array, length: int) -> mx.array:
+def write_rows(stored: mx.array, new: mx.array, length: int) -> mx.array:
     """New rows (L, K, D) behind the first ``length`` ones of (K, capacity, D)."""
     needed = length + new.shape[0]
     kv_heads, capacity, size = stored.shape

@@ -5,9 +5,10 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from edgeinfer.cache.kv import BLOCK, KVShape, LayerKV
+from edgeinfer.cache.kv import BLOCK, KVShape
 from edgeinfer.cache.sequence import CachedSequence, common_prefix
 from edgeinfer.cache.store import PrefixStore
+from edgeinfer.ops.composed import write_rows
 
 SHAPES = [KVShape(2, 4), KVShape(2, 4)]
 
@@ -22,15 +23,18 @@ def sequence(tokens: list[int]) -> CachedSequence:
 def write(target: CachedSequence, tokens: list[int]) -> None:
     rows = mx.broadcast_to(mx.array(tokens, mx.float32)[:, None, None], (len(tokens), 2, 4))
     for layer in target.layers:
-        layer.append(rows, -rows, target.length)
+        nothing = mx.zeros((2, 0, 4))
+        keys, values = layer.arrays or (nothing, nothing)
+        layer.arrays = write_rows(keys, rows, target.length), write_rows(values, -rows, target.length)
     target.keep(tokens, len(tokens))
 
 
 def check(found: CachedSequence, tokens: list[int]) -> None:
     assert found.tokens == tokens
     for layer in found.layers:
-        assert np.array_equal(layer.keys[1, : found.length, 3], tokens)
-        assert np.array_equal(layer.values[0, : found.length, 0], [-token for token in tokens])
+        keys, values = layer.arrays
+        assert np.array_equal(keys[1, : found.length, 3], tokens)
+        assert np.array_equal(values[0, : found.length, 0], [-token for token in tokens])
 
 
 def test_common_prefix() -> None:
@@ -108,15 +112,14 @@ def test_forks_are_independent_at_every_length_around_a_block() -> None:
 
 def test_a_lone_cache_is_written_in_place() -> None:
     """The memory stays where it is: an append costs its own rows, not the whole cache."""
-    layer = LayerKV.empty(KVShape(2, 4))
     row = mx.ones((1, 2, 4))
-    layer.append(row, row, 0)
-    mx.eval(layer.keys, layer.values)
+    keys = write_rows(mx.zeros((2, 0, 4)), row, 0)
+    mx.eval(keys)
     places = set()
     for length in range(1, 20):
-        layer.append(row, row, length)
-        mx.eval(layer.keys, layer.values)
-        places.add(np.asarray(layer.keys).__array_interface__["data"][0])
+        keys = write_rows(keys, row, length)
+        mx.eval(keys)
+        places.add(np.asarray(keys).__array_interface__["data"][0])
     assert len(places) == 1
 
 

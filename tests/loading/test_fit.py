@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeinfer import ops
 from edgeinfer.backends.mlx import MLXBackend
 from edgeinfer.errors import BadRequest, MemoryLimit
 from edgeinfer.formats.gguf import open_gguf
@@ -15,6 +16,12 @@ from edgeinfer.loading.loader import load
 from tests.tiny import tiny_gguf
 
 GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path whose sizes follow from the shapes alone."""
+    monkeypatch.setattr(ops, "fused", False)
 
 
 def test_needs_are_what_loading_takes(tmp_path: Path) -> None:

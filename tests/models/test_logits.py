@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgeinfer import ops
 from edgeinfer.backends.base import Chunk
 from edgeinfer.backends.mlx import MLXBackend
 from tests.llama import llama_logits
@@ -39,6 +40,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Each runs past the original context of its scaling (64) and past Gemma's window."""
 CODECS = ("f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+
+
+@pytest.fixture(autouse=True)
+def composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single operations, which round nothing; tests/native holds the native path to the same models."""
+    monkeypatch.setattr(ops, "fused", False)
 
 
 def some_tokens(count: int, seed: int = 0) -> list[int]:

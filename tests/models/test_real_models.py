@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgeinfer import ops
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.llm import load
 from edgeinfer.tokenizer.vocabulary import Tokenizer
@@ -18,6 +19,12 @@ from tests.oracle import Oracle
 
 TEXT = Path(__file__).parents[1] / "data" / "lighthouse.txt"
 TOKENS = 512
+
+
+@pytest.fixture(autouse=True)
+def composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single operations, which round nothing; tests/native holds the native path to the same models."""
+    monkeypatch.setattr(ops, "fused", False)
 
 
 def tokens_of(path: Path) -> list[int]:

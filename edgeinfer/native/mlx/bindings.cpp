@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -22,6 +21,13 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using DoubleVector = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// What Python holds. Not nanobind's own shared_ptr: one of those takes Python's lock when it is dropped, and MLX's thread
+// drops operations while others that hold the lock may wait for it.
+template <typename T>
+struct Held {
+  std::shared_ptr<const T> it;
+};
+
 using RowTuple = std::tuple<int, int, int>;
 
 ops::Floats copy(const std::optional<Vector>& values, int size, const char* name) {
@@ -30,10 +36,10 @@ ops::Floats copy(const std::optional<Vector>& values, int size, const char* name
   return std::make_shared<const std::vector<float>>(values->data(), values->data() + values->size());
 }
 
-std::shared_ptr<Matrix> make_matrix(int format, const Bytes& blocks, int columns) {
+Held<Matrix> make_matrix(int format, const Bytes& blocks, int columns) {
   if (blocks.shape(0) > size_t(1 << 30)) throw std::invalid_argument("too many rows");
   const nb::gil_scoped_release released;
-  return pack(Format(format), blocks.data(), int64_t(blocks.size()), int(blocks.shape(0)), columns);
+  return {pack(Format(format), blocks.data(), int64_t(blocks.size()), int(blocks.shape(0)), columns)};
 }
 
 Activation activation_named(const std::string& name) {
@@ -43,15 +49,15 @@ Activation activation_named(const std::string& name) {
   throw std::invalid_argument("activation: expected 'silu', 'gelu' or ''");
 }
 
-std::shared_ptr<ops::LinearSpec> make_linear(const std::vector<std::shared_ptr<Matrix>>& matrices,
-                                             const std::optional<Vector>& bias, const std::optional<Vector>& norm,
-                                             const std::optional<Vector>& post_norm, float eps,
-                                             const std::string& activation) {
-  if (matrices.empty() || matrices.size() > size_t(MAX_SEGMENTS)) throw std::invalid_argument("matrices: expected 1 to 3");
+Held<ops::LinearSpec> make_linear(const std::vector<Held<Matrix>>& held,
+                                  const std::optional<Vector>& bias, const std::optional<Vector>& norm,
+                                  const std::optional<Vector>& post_norm, float eps, const std::string& activation) {
+  if (held.empty() || held.size() > size_t(MAX_SEGMENTS)) throw std::invalid_argument("matrices: expected 1 to 3");
   auto spec = std::make_shared<ops::LinearSpec>();
-  for (const auto& matrix : matrices) {
+  auto& matrices = spec->matrices;
+  for (const auto& [matrix] : held) {
+    matrices.push_back(matrix);
     if (matrix->columns != matrices[0]->columns) throw std::invalid_argument("matrices: expected the same columns in all");
-    spec->matrices.push_back(matrix);
   }
   spec->activation = activation_named(activation);
   if (spec->activation != Activation::none &&
@@ -61,18 +67,18 @@ std::shared_ptr<ops::LinearSpec> make_linear(const std::vector<std::shared_ptr<M
   spec->norm = copy(norm, matrices[0]->columns, "norm");
   spec->post_norm = copy(post_norm, spec->columns_out(), "post_norm");
   spec->eps = eps;
-  return spec;
+  return {spec};
 }
 
-std::shared_ptr<ops::HeadsSpec> make_heads(int heads, int kv_heads, int head_dim, const std::optional<Vector>& q_norm,
-                                           const std::optional<Vector>& k_norm, float eps, float scale, float softcap,
-                                           int window, bool interleaved) {
+Held<ops::HeadsSpec> make_heads(int heads, int kv_heads, int head_dim, const std::optional<Vector>& q_norm,
+                                const std::optional<Vector>& k_norm, float eps, float scale, float softcap,
+                                int window, bool interleaved) {
   if (kv_heads < 1 || heads < 1 || heads % kv_heads || head_dim < 16 || head_dim % 16 || head_dim > MAX_HEAD_DIM)
     throw std::invalid_argument("heads: expected whole groups of query heads, of a multiple of 16 up to 256 dimensions");
   auto spec = std::make_shared<ops::HeadsSpec>();
   *spec = {heads, kv_heads, head_dim, copy(q_norm, head_dim, "q_norm"), copy(k_norm, head_dim, "k_norm"),
            eps,   scale,    softcap,  window, interleaved};
-  return spec;
+  return {spec};
 }
 
 std::vector<ops::Rows> to_rows(const std::vector<RowTuple>& tuples) {
@@ -88,10 +94,10 @@ std::vector<std::string> kernel_names() {
 }
 
 void bind_linear(nb::module_& m) {
-  nb::class_<Matrix>(m, "Matrix")
-      .def_prop_ro("rows", [](const Matrix& matrix) { return matrix.segment.rows; })
-      .def_ro("columns", &Matrix::columns)
-      .def_prop_ro("nbytes", &Matrix::bytes);
+  nb::class_<Held<Matrix>>(m, "Matrix")
+      .def_prop_ro("rows", [](const Held<Matrix>& matrix) { return matrix.it->segment.rows; })
+      .def_prop_ro("columns", [](const Held<Matrix>& matrix) { return matrix.it->columns; })
+      .def_prop_ro("nbytes", [](const Held<Matrix>& matrix) { return matrix.it->bytes(); });
   m.def("pack", &make_matrix, "format"_a, "blocks"_a, "columns"_a,
         "Rearranges rows as they are stored, (rows, bytes) uint8; format: the number that ggml gives to the codec.");
   m.def(
@@ -99,17 +105,17 @@ void bind_linear(nb::module_& m) {
       "format"_a, "rows"_a, "columns"_a, "Bytes that a matrix takes; 0 where it cannot be packed.");
   m.def(
       "embed",
-      [](std::shared_ptr<Matrix> matrix, const mx::array& tokens, float scale) {
-        return ops::embed(std::move(matrix), tokens, scale);
+      [](const Held<Matrix>& matrix, const mx::array& tokens, float scale) {
+        return ops::embed(matrix.it, tokens, scale);
       },
       "matrix"_a, "tokens"_a, "scale"_a = 1.0f,
       "(T,) int32 -> (T, columns) float32: the rows that tokens name, times scale.");
 
-  nb::class_<ops::LinearSpec>(m, "Linear")
+  nb::class_<Held<ops::LinearSpec>>(m, "Linear")
       .def(
           "__call__",
-          [](std::shared_ptr<ops::LinearSpec> spec, const mx::array& x, const std::optional<mx::array>& residual) {
-            return ops::linear(std::move(spec), x, residual);
+          [](const Held<ops::LinearSpec>& spec, const mx::array& x, const std::optional<mx::array>& residual) {
+            return ops::linear(spec.it, x, residual);
           },
           "x"_a, "residual"_a = nb::none());
   m.def("linear", &make_linear, "matrices"_a, "bias"_a = nb::none(), "norm"_a = nb::none(), "post_norm"_a = nb::none(),
@@ -119,35 +125,36 @@ void bind_linear(nb::module_& m) {
 }
 
 void bind_heads(nb::module_& m) {
-  nb::class_<ops::RopeSpec>(m, "Rope")
+  nb::class_<Held<ops::RopeSpec>>(m, "Rope")
       .def(
           "__call__",
-          [](std::shared_ptr<ops::RopeSpec> spec, const std::vector<RowTuple>& rows) {
-            return ops::rope_table(std::move(spec), to_rows(rows));
+          [](const Held<ops::RopeSpec>& spec, const std::vector<RowTuple>& rows) {
+            return ops::rope_table(spec.it, to_rows(rows));
           },
           "rows"_a, "[(first, count, position of the first), ...] -> the rotation of each row, (T, 2, pairs).");
   m.def(
       "rope",
       [](const DoubleVector& frequencies, double magnitude) {
         const double* first = frequencies.data();
-        return std::make_shared<ops::RopeSpec>(ops::RopeSpec{{first, first + frequencies.size()}, magnitude});
+        const ops::RopeSpec spec{{first, first + frequencies.size()}, magnitude};
+        return Held<ops::RopeSpec>{std::make_shared<const ops::RopeSpec>(spec)};
       },
       "frequencies"_a, "magnitude"_a = 1.0);
 
-  nb::class_<ops::HeadsSpec>(m, "Heads")
+  nb::class_<Held<ops::HeadsSpec>>(m, "Heads")
       .def(
           "append",
-          [](std::shared_ptr<ops::HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
+          [](const Held<ops::HeadsSpec>& spec, const mx::array& qkv, const mx::array& table,
              const std::optional<mx::array>& cache, const RowTuple& rows) {
-            return ops::append(std::move(spec), qkv, table, cache, to_rows({rows})[0]);
+            return ops::append(spec.it, qkv, table, cache, to_rows({rows})[0]);
           },
           "qkv"_a, "table"_a, "cache"_a.none(), "rows"_a,
           "The cache with the keys and values of some rows, (first, count, position of the first).")
       .def(
           "attend",
-          [](std::shared_ptr<ops::HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
+          [](const Held<ops::HeadsSpec>& spec, const mx::array& qkv, const mx::array& table,
              const std::vector<mx::array>& caches, const std::vector<RowTuple>& rows) {
-            return ops::attend(std::move(spec), qkv, table, caches, to_rows(rows));
+            return ops::attend(spec.it, qkv, table, caches, to_rows(rows));
           },
           "qkv"_a, "table"_a, "caches"_a, "rows"_a, "Causal attention of all rows, each over its own sequence's cache.");
   m.def("heads", &make_heads, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(),
