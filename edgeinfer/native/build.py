@@ -41,10 +41,9 @@ class BuildNative(build_ext):
     def copy_extensions_to_source(self) -> None:
         """For editable installs: takes the version along."""
         super().copy_extensions_to_source()
-        for ext in self.extensions:
-            built = _version_file(Path(self.get_ext_fullpath(ext.name)))
-            if built.is_file():
-                self.copy_file(str(built), str(ROOT / "edgeinfer" / "native" / built.name))
+        built = _version_file(Path(self.build_lib) / "edgeinfer" / "native" / "_primitives")
+        if built.is_file():
+            self.copy_file(str(built), str(ROOT / "edgeinfer" / "native" / built.name))
 
     def get_source_files(self) -> list[str]:
         """What a source distribution has to hold, relative to its root."""
