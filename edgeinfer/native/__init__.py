@@ -7,6 +7,7 @@ not used, and is empty where it is.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def _load() -> tuple[Any, str]:
         return None, f"the native path was not built; {REINSTALL}"
     except (ImportError, TypeError):  # missing symbols; arrays that the extension does not know as such
         built = BUILT_FOR.read_text(encoding="ascii").strip() if BUILT_FOR.is_file() else "another version"
-        return None, f"the native path was built for mlx {built} and {mx.__version__} is installed; {REINSTALL}"
+        return None, f"the native path was built for mlx {built} and {version('mlx')} is installed; {REINSTALL}"
     return extension, ""
 
 

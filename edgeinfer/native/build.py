@@ -1,4 +1,4 @@
-"""Builds the extension with CMake as part of installing the package; without a compiler the package installs all the same.
+"""Builds the extension with CMake as the package is installed; without a compiler the package installs all the same.
 
 Setuptools loads this file by its path (``[tool.setuptools.cmdclass]``), so it imports nothing of the package.
 """
@@ -18,7 +18,7 @@ SOURCES = ("edgeinfer/native/CMakeLists.txt", "edgeinfer/native/core/**/*.*", "e
            "metal_kernels/include/codecs/*.h")  # fmt: skip
 
 
-class BuildNative(build_ext):
+class BuildNative(build_ext):  # type: ignore[misc]
     """``edgeinfer.native._primitives``, and beside it the version of MLX that it fits."""
 
     def build_extension(self, ext: Extension) -> None:

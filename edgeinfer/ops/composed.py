@@ -43,7 +43,7 @@ class ComposedHeads:
     def __call__(self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache]) -> tuple[mx.array, list[Cache]]:
         mixed, written = [], []
         for span, cache in zip(spans, caches, strict=True):
-            rows = qkv if span.count == qkv.shape[0] else qkv[span.start : span.start + span.count]
+            rows = qkv if span.rows == qkv.shape[0] else qkv[span.start : span.start + span.rows]
             out, updated = self._one(rows, span, cache)
             mixed.append(out)
             written.append(updated)
@@ -66,7 +66,7 @@ class ComposedHeads:
             q,
             keys,
             values,
-            span.offset + span.count,
+            span.offset + span.rows,
             scale=parts.scale,
             window=parts.window,
             softcap=parts.softcap,

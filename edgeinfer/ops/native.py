@@ -140,7 +140,7 @@ class _Turn:
         turn = rotary.shared.get(cls)
         if turn is None:
             turn = rotary.shared[cls] = cls(rotary)
-        return turn  # type: ignore[no-any-return]
+        return turn
 
     def table(self, spans: Sequence[Span]) -> Any:
         if self._spans is not spans:

@@ -23,7 +23,7 @@ class Span(NamedTuple):
     """Rows of a batch that belong to one sequence, the first of them at position ``offset``."""
 
     start: int
-    count: int
+    rows: int
     offset: int
 
 

@@ -19,7 +19,10 @@ DECODABLE = [codec for codec in CODECS.values() if codec.decodable]
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 
 
-@pytest.fixture(scope="module", params=COMPILERS or [pytest.param("", marks=pytest.mark.skip(reason="no C++ compiler"))])
+NONE = pytest.param("", marks=pytest.mark.skip(reason="no C++ compiler"))
+
+
+@pytest.fixture(scope="module", params=COMPILERS or [NONE])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     built = tmp_path_factory.mktemp("codecs") / f"{request.param}.so"
     flags = ["-std=c++14", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]

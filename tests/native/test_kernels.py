@@ -35,6 +35,10 @@ def as_bytes(x: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(np.rint(blocks * inverse).astype(np.float64) * scale).reshape(x.shape)
 
 
+def zeros(native: Any) -> Any:
+    return native.pack(2, np.zeros((4, 18), np.uint8), 32)
+
+
 def activations(rows: int, columns: int) -> NDArray[np.float32]:
     return random.standard_normal((rows, columns)).astype(np.float32)
 
@@ -91,7 +95,8 @@ def test_products_are_equal_on_every_instruction_set_that_fuses(native: Any) -> 
 
 def test_everything_around_the_product(native: Any, each_isa: str) -> None:
     codecs = [CODECS[name] for name in ("q4_0", "q6_k", "f16")]
-    packed, weights = zip(*(matrix(native, codec, rows, 256) for codec, rows in zip(codecs, (17, 32, 5), strict=True)))
+    made = [matrix(native, codec, rows, 256) for codec, rows in zip(codecs, (17, 32, 5), strict=True)]
+    packed, weights = zip(*made, strict=True)
     x, residual = activations(4, 256), activations(4, 54)
     norm, bias, post = activations(1, 256)[0], activations(1, 54)[0], activations(1, 54)[0]
 
@@ -176,9 +181,8 @@ def test_the_largest_logit(native: Any, each_isa: str) -> None:
         (lambda native: native.pack(2, np.zeros((4, 18), np.uint8), 33), "whole number of blocks"),
         (lambda native: native.pack(99, np.zeros((4, 18), np.uint8), 32), "no tiles for this format"),
         (lambda native: native.linear([]), "expected 1 to 3"),
-        (lambda native: native.linear([native.pack(2, np.zeros((4, 18), np.uint8), 32)], norm=np.ones(5, np.float32)),
-         "norm: expected 32 values"),
-        (lambda native: native.linear([native.pack(2, np.zeros((4, 18), np.uint8), 32)])(mx.zeros((1, 64))), "x: expected"),
+        (lambda native: native.linear([zeros(native)], norm=np.ones(5, np.float32)), "norm: expected 32 values"),
+        (lambda native: native.linear([zeros(native)])(mx.zeros((1, 64))), "x: expected"),
         (lambda native: native.heads(3, 2, 64), "whole groups"),
         (lambda native: native.use_instruction_set("mmx"), "no such instruction set"),
     ],
