@@ -50,7 +50,7 @@ struct LinearCall {
 
   QuantBlock* packed;  // scratch: (M, K / 32), null if no segment is tiled
   float* floats;       // scratch: (M, K), null if no segment is plain or x can be read as it is
-  int columns_out() const;
+  int columns_out;     // N
 };
 
 // How heads are rotated: pair i of the first 2 * pairs dimensions by the angle of table row t.

@@ -26,6 +26,7 @@ std::shared_ptr<Matrix> pack(Format format, const uint8_t* blocks, int64_t bytes
 // Row `row` as float32, (columns,): exactly the weights of the file.
 void decode_row(const Matrix& matrix, int row, float* out);
 
+int columns_out(const MatrixView& matrix, Activation activation);
 void linear(LinearCall call);
 // Rows that tokens name, times scale. Ids out of range give NaN.
 void embed(const Matrix& matrix, const int32_t* tokens, int count, float scale, float* out);

@@ -57,7 +57,7 @@ void multiply(const LinearCall& call, Pool& pool) {
 
 }  // namespace
 
-int LinearCall::columns_out() const {
+int columns_out(const MatrixView& matrix, Activation activation) {
   if (activation != Activation::none) return matrix.segments[0].rows;
   return std::accumulate(matrix.begin(), matrix.end(), 0,
                          [](int sum, const Segment& each) { return sum + each.rows; });
@@ -66,6 +66,7 @@ int LinearCall::columns_out() const {
 void linear(LinearCall call) {
   if (!call.rows) return;
   Pool& pool = Pool::shared();
+  call.columns_out = columns_out(call.matrix, call.activation);
   take_scratch(call);
   prepare(call, pool);
   multiply(call, pool);

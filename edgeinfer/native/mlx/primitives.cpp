@@ -196,10 +196,7 @@ MatrixView LinearSpec::view() const {
 }
 
 int LinearSpec::columns_out() const {
-  LinearCall call{};
-  call.matrix = view();
-  call.activation = activation;
-  return call.columns_out();
+  return edgeinfer::columns_out(view(), activation);
 }
 
 mx::array embed(std::shared_ptr<const Matrix> matrix, const mx::array& tokens, float scale) {

@@ -9,28 +9,35 @@ namespace edgeinfer::ISA {
 constexpr int PREFETCH = 4096;    // bytes ahead
 constexpr int PREFETCH_ROWS = 4;  // with fewer the hardware's own prefetcher does better
 
-// One row's dot product with a tile, as integers: groups sums.
 template <class T>
+INLINE I dot_half(I sum, const I w[4], const int8_t* codes) {
+  UNROLL for (int c = 0; c < 4; c++) {
+    int32_t four;
+    __builtin_memcpy(&four, codes + 4 * c, 4);
+    sum = T::bits == 8 ? dot4_signed(sum, w[c], all(four)) : dot4(sum, w[c], all(four));
+  }
+  return sum;
+}
+
+// One row's dot product with a tile, as integers: groups sums. With few rows the two halves of one group are chains of
+// their own, to hide the latency; that they are integers makes the result the same.
+template <class T, bool few>
 INLINE void dot_tile(const I w[8], const QuantBlock& x, I dot[T::groups]) {
   constexpr int bias = T::bits == 8 ? SIGNED_BIAS : T::zero;
-  I half[2] = {bias ? all(-bias * x.sums[0]) : I{}, bias ? all(-bias * x.sums[1]) : I{}};
-  UNROLL for (int c = 0; c < 8; c++) {
-    int32_t four;
-    __builtin_memcpy(&four, x.codes + 4 * c, 4);
-    half[c / 4] = T::bits == 8 ? dot4_signed(half[c / 4], w[c], all(four)) : dot4(half[c / 4], w[c], all(four));
-  }
   if constexpr (T::groups == 2) {
-    dot[0] = half[0];
-    dot[1] = half[1];
+    dot[0] = dot_half<T>(bias ? all(-bias * x.sums[0]) : I{}, w, x.codes);
+    dot[1] = dot_half<T>(bias ? all(-bias * x.sums[1]) : I{}, w + 4, x.codes + 16);
   } else {
-    dot[0] = half[0] + half[1];
+    const I start = bias ? all(-bias * (x.sums[0] + x.sums[1])) : I{};
+    const I first = dot_half<T>(start, w, x.codes);
+    dot[0] = few ? first + dot_half<T>(I{}, w + 4, x.codes + 16) : dot_half<T>(first, w + 4, x.codes + 16);
   }
 }
 
-template <class T>
+template <class T, bool few>
 INLINE F add_tile(F sum, const I w[8], const Scales<T>& scales, const QuantBlock& x) {
   I dot[T::groups];
-  dot_tile<T>(w, x, dot);
+  dot_tile<T, few>(w, x, dot);
   UNROLL for (int g = 0; g < T::groups; g++) sum = fma(to_float(dot[g]), scales.scale[g] * all(x.scale), sum);
   if constexpr (T::has_offset) {
     if constexpr (T::groups == 2) {
@@ -59,7 +66,7 @@ static void dot_rows(const uint8_t* strip, int columns, const QuantBlock* x, int
         I w[8];
         const Scales<T> scales = read_scales<T>(T::is_super ? halves : at, at, part);
         read_codes<T>(at + (T::is_super ? T::sub_bytes : T::half_bytes), part, w);
-        UNROLL for (int r = 0; r < M; r++) sums[r] = add_tile<T>(sums[r], w, scales, block[r]);
+        UNROLL for (int r = 0; r < M; r++) sums[r] = add_tile<T, (M < 3)>(sums[r], w, scales, block[r]);
       }
     }
     UNROLL for (int r = 0; r < M; r++) store(out + r * STRIP + part * W, sums[r]);

@@ -98,15 +98,17 @@ INLINE void gate_product(Activation activation, float* gate, const float* up, in
 
 // 16 columns of the result, or those of them that there are, from `column` on.
 INLINE void write_row(const LinearCall& call, const float* product, int row, int column, int valid) {
-  const int64_t at = (int64_t)row * call.columns_out() + column;
+  const int64_t at = (int64_t)row * call.columns_out + column;
   const float* bias = call.matrix.bias ? call.matrix.bias + column : nullptr;
   const float* residual = call.residual && !call.post_norm ? call.residual + at : nullptr;
-  for (int i = 0; i < valid; i++) {
-    float value = product[i];
-    if (bias) value += bias[i];
-    if (residual) value += residual[i];
-    call.out[at + i] = value;
+  int i = 0;
+  for (; i + W <= valid; i += W) {
+    F value = load<F>(product + i);
+    if (bias) value += load<F>(bias + i);
+    if (residual) value += load<F>(residual + i);
+    store(call.out + at + i, value);
   }
+  for (; i < valid; i++) call.out[at + i] = product[i] + (bias ? bias[i] : 0) + (residual ? residual[i] : 0);
 }
 
 // Unit u of the output is strip u of all segments in a row, or of gate and up at once; rows [first, last).
@@ -135,7 +137,7 @@ static void linear_unit(const LinearCall& call, int unit, int first, int last) {
 }
 
 static void linear_post_norm(const LinearCall& call, int row) {
-  const int columns = call.columns_out();
+  const int columns = call.columns_out;
   float* out = call.out + (int64_t)row * columns;
   norm_row(out, call.post_norm, call.eps, columns, out);
   if (!call.residual) return;

@@ -38,10 +38,7 @@ INLINE float peak(const float* x) {
     const I size = load<I>(x + i) & 0x7fffffff;
     most = size > most ? size : most;
   }
-  int32_t lane[W], largest = 0;
-  store(lane, most);
-  for (int i = 0; i < W; i++) largest = lane[i] > largest ? lane[i] : largest;
-  return __builtin_bit_cast(float, largest);
+  return __builtin_bit_cast(float, largest(most));
 }
 
 // x ~ codes * scale. A block that holds an infinity or a NaN becomes zeros with a NaN for scale.
@@ -51,12 +48,17 @@ INLINE void quantize_block(const float* x, QuantBlock* out) {
   const float scale = finite ? most / 127.0f : __builtin_nanf("");
   const float inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
   const F magic = all(12582912.0f);
-  for (int i = 0; i < BLOCK; i += W) {
-    const F v = finite && inverse <= 3.402823466e38f ? load<F>(x + i) * all(inverse) : F{};
-    store(out->codes + i, __builtin_convertvector(as_int(v + magic) - as_int(magic), Bytes));
-  }
+  const bool zero = !finite || !(inverse <= 3.402823466e38f);
   int sums[2] = {};
-  for (int i = 0; i < BLOCK; i++) sums[i / 16] += out->codes[i];
+  for (int half = 0; half < 2; half++) {
+    I sum = {};
+    UNROLL for (int i = 16 * half; i < 16 * half + 16; i += W) {
+      const I code = zero ? I{} : as_int(load<F>(x + i) * all(inverse) + magic) - as_int(magic);
+      store(out->codes + i, __builtin_convertvector(code, Bytes));
+      sum += code;
+    }
+    sums[half] = total(sum);
+  }
   out->scale = scale;
   out->sums[0] = (int16_t)sums[0];
   out->sums[1] = (int16_t)sums[1];

@@ -51,7 +51,7 @@ INLINE Vector load(const void* from) {
 template <typename Vector>
 INLINE void store(void* to, Vector v) { __builtin_memcpy(to, &v, sizeof v); }
 
-INLINE F all(float value) { return F{} + value; }
+INLINE F all(float value) { return value - F{}; }  // unlike + 0, which makes 0 of -0, it costs nothing
 INLINE I all(int32_t value) { return I{} + value; }
 INLINE F to_float(I v) { return __builtin_convertvector(v, F); }
 INLINE I to_int(F v) { return __builtin_convertvector(v, I); }
@@ -143,6 +143,31 @@ INLINE I dot4_signed(I sum, I w, I x) {
   return sum + (I)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #else
   return dot4(sum, w, x);
+#endif
+}
+
+// Over all lanes.
+INLINE int32_t largest(I v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epi32((__m512i)v);
+#elif defined(__ARM_NEON)
+  return vmaxvq_s32(v);
+#else
+  int32_t most = v[0];
+  UNROLL for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
+  return most;
+#endif
+}
+
+INLINE int32_t total(I v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)v);
+#elif defined(__ARM_NEON)
+  return vaddvq_s32(v);
+#else
+  int32_t sum = v[0];
+  UNROLL for (int i = 1; i < W; i++) sum += v[i];
+  return sum;
 #endif
 }
 
