@@ -53,14 +53,14 @@ class Attention:
                 q_norm=tensors.vector("attn_q_norm.weight", size) if spec.qk_norm else None,
                 k_norm=tensors.vector("attn_k_norm.weight", size) if spec.qk_norm else None,
                 eps=eps,
-            )
+            ),
+            linear(tensors, {"attn_output": hidden}, sizes.heads * size, eps, post_norm=post_norm),
         )
-        self.attn_output = linear(tensors, {"attn_output": hidden}, sizes.heads * size, eps, post_norm=post_norm)
 
     def __call__(self, x: mx.array, batch: Batch) -> mx.array:
         """x: (T, hidden) -> (T, hidden); writes the new keys and values into each chunk's cache."""
         layers = [view.layers[self.layer] for view in batch.views]
-        mixed, written = self.heads(self.attn_qkv(x), batch.spans, [layer.arrays for layer in layers])
+        x, written = self.heads(self.attn_qkv(x), batch.spans, [layer.arrays for layer in layers], x)
         for layer, arrays in zip(layers, written, strict=True):
             layer.arrays = arrays
-        return self.attn_output(mixed, x)
+        return x

@@ -44,11 +44,12 @@ class GatedMLP:
     def __init__(self, tensors: Tensors, sizes: Sizes, activation: str, post_norm: str = "") -> None:
         hidden, inner, eps = sizes.hidden, sizes.feed_forward, sizes.eps
         both = {"ffn_gate": inner, "ffn_up": inner}
-        self.ffn_gate_up = linear(tensors, both, hidden, eps, norm="ffn_norm", activation=activation)
-        self.ffn_down = linear(tensors, {"ffn_down": hidden}, inner, eps, post_norm=post_norm)
+        ffn_gate_up = linear(tensors, both, hidden, eps, norm="ffn_norm", activation=activation)
+        ffn_down = linear(tensors, {"ffn_down": hidden}, inner, eps, post_norm=post_norm)
+        self.maps = ops.chain(ffn_gate_up, ffn_down)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.ffn_down(self.ffn_gate_up(x), x)
+        return self.maps(x, x)
 
 
 class Head:

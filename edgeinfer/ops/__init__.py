@@ -19,7 +19,7 @@ import mlx.core as mx
 
 from edgeinfer.native import obstacle, primitives
 from edgeinfer.ops import host, native, plain, workers
-from edgeinfer.ops.composed import ComposedHeads, ComposedMap
+from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.parts import Cache, Heads, HeadsParts, LinearMap, MapParts, Span
 from edgeinfer.ops.rotary import Rotary
@@ -28,7 +28,7 @@ from edgeinfer.quant.codec import Codec
 
 __all__ = [
     "Cache", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedWeight", "Rotary", "Span", "Weight", "add",
-    "attention", "device", "embed", "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle",
+    "attention", "chain", "device", "embed", "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle",
     "on_gpu", "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "split_heads", "threads",
 ]  # fmt: skip
 
@@ -53,9 +53,16 @@ def linear_map(parts: MapParts) -> LinearMap:
     return (native.linear_map(parts) if fused else None) or ComposedMap(parts, here)
 
 
-def heads(parts: HeadsParts) -> Heads:
-    """Attention and the writing of its cache, as few operations as there can be."""
-    return native.NativeHeads(parts) if fused and native.has_heads(parts.head_dim) else ComposedHeads(parts, here)
+def chain(first: LinearMap, then: LinearMap) -> LinearMap:
+    """then(first(x)), with the residual added to that."""
+    return native.chain(first, then) if fused and native.is_native(first) else ComposedChain(first, then)
+
+
+def heads(parts: HeadsParts, output: LinearMap) -> Heads:
+    """Attention with the writing of its cache and the map of its output, in as few operations as there can be."""
+    if fused and native.has_heads(parts.head_dim) and native.is_native(output):
+        return native.NativeHeads(parts, output)
+    return ComposedHeads(parts, output, here)
 
 
 def greedy(logits: mx.array) -> mx.array:

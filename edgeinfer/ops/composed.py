@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from edgeinfer.ops.implementation import Implementation
-from edgeinfer.ops.parts import Cache, HeadsParts, MapParts, Span
+from edgeinfer.ops.parts import Cache, HeadsParts, LinearMap, MapParts, Span
 
 BLOCK = 256
 """Positions by which a cache grows at least."""
@@ -36,18 +36,30 @@ class ComposedMap:
 
 
 @dataclass(frozen=True, slots=True)
+class ComposedChain:
+    first: LinearMap
+    then: LinearMap
+
+    def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
+        return self.then(self.first(x), residual)
+
+
+@dataclass(frozen=True, slots=True)
 class ComposedHeads:
     parts: HeadsParts
+    output: LinearMap
     here: Implementation
 
-    def __call__(self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache]) -> tuple[mx.array, list[Cache]]:
+    def __call__(
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array
+    ) -> tuple[mx.array, list[Cache]]:
         mixed, written = [], []
         for span, cache in zip(spans, caches, strict=True):
             rows = qkv if span.rows == qkv.shape[0] else qkv[span.start : span.start + span.rows]
             out, updated = self._one(rows, span, cache)
             mixed.append(out)
             written.append(updated)
-        return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed), written
+        return self.output(mixed[0] if len(mixed) == 1 else mx.concatenate(mixed), residual), written
 
     def _one(self, qkv: mx.array, span: Span, cache: Cache) -> tuple[mx.array, Cache]:
         parts, here = self.parts, self.here

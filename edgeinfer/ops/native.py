@@ -95,6 +95,15 @@ def linear_map(parts: MapParts) -> LinearMap | None:
     return made
 
 
+def is_native(maps: LinearMap) -> bool:
+    return isinstance(maps, primitives.Linear)
+
+
+def chain(first: LinearMap, then: LinearMap) -> LinearMap:
+    both: LinearMap = first.then(then)  # type: ignore[attr-defined]
+    return both
+
+
 def has_heads(head_dim: int) -> bool:
     """Whether heads of this size have kernels."""
     return head_dim % HEAD_DIM_STEP == 0 and 0 < head_dim <= MOST_HEAD_DIM
@@ -103,8 +112,9 @@ def has_heads(head_dim: int) -> bool:
 class NativeHeads:
     """A cache is one float16 array (2, K, capacity, D), its keys in an order of the kernels' own."""
 
-    def __init__(self, parts: HeadsParts) -> None:
+    def __init__(self, parts: HeadsParts, output: LinearMap) -> None:
         self._turn = _Turn.of(parts.rotary)
+        self._output = output
         self._heads = primitives.heads(
             parts.heads,
             parts.kv_heads,
@@ -118,13 +128,16 @@ class NativeHeads:
             interleaved=parts.rotary.interleaved,
         )
 
-    def __call__(self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache]) -> tuple[mx.array, list[Cache]]:
+    def __call__(
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array
+    ) -> tuple[mx.array, list[Cache]]:
         table = self._turn.table(spans)
         append = self._heads.append
         written = [
             append(qkv, table, cache[0] if cache else None, span) for span, cache in zip(spans, caches, strict=True)
         ]
-        return self._heads.attend(qkv, table, written, spans), [(cache,) for cache in written]
+        mixed = self._heads.attend(qkv, table, written, spans, self._output, residual)
+        return mixed, [(cache,) for cache in written]
 
 
 class _Turn:

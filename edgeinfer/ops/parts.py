@@ -69,5 +69,10 @@ class LinearMap(Protocol):
 
 
 class Heads(Protocol):
-    def __call__(self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache]) -> tuple[mx.array, list[Cache]]:
-        """qkv: (T, (H + 2K) * D), every row in one span -> (T, H * D), and each span's cache with its rows written."""
+    def __call__(
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array
+    ) -> tuple[mx.array, list[Cache]]:
+        """residual + output(attention). qkv: (T, (H + 2K) * D), every row in one span; residual: (T, hidden).
+
+        Returns (T, hidden), and each span's cache with its rows written.
+        """

@@ -28,6 +28,10 @@ struct Held {
   std::shared_ptr<const T> it;
 };
 
+struct LinearMap {  // one map, or several that follow each other
+  ops::Chain chain;
+};
+
 using RowTuple = std::tuple<int, int, int>;
 
 ops::Floats copy(const std::optional<Vector>& values, int size, const char* name) {
@@ -49,7 +53,7 @@ Activation activation_named(const std::string& name) {
   throw std::invalid_argument("activation: expected 'silu', 'gelu' or ''");
 }
 
-Held<ops::LinearSpec> make_linear(const std::vector<Held<Matrix>>& held,
+LinearMap make_linear(const std::vector<Held<Matrix>>& held,
                                   const std::optional<Vector>& bias, const std::optional<Vector>& norm,
                                   const std::optional<Vector>& post_norm, float eps, const std::string& activation) {
   if (held.empty() || held.size() > size_t(MAX_SEGMENTS)) throw std::invalid_argument("matrices: expected 1 to 3");
@@ -67,7 +71,7 @@ Held<ops::LinearSpec> make_linear(const std::vector<Held<Matrix>>& held,
   spec->norm = copy(norm, matrices[0]->columns, "norm");
   spec->post_norm = copy(post_norm, spec->columns_out(), "post_norm");
   spec->eps = eps;
-  return {spec};
+  return {{spec}};
 }
 
 Held<ops::HeadsSpec> make_heads(int heads, int kv_heads, int head_dim, const std::optional<Vector>& q_norm,
@@ -93,6 +97,14 @@ std::vector<std::string> kernel_names() {
   return names;
 }
 
+LinearMap then(const LinearMap& first, const LinearMap& following) {
+  if (following.chain[0]->matrices[0]->columns != first.chain.back()->columns_out())
+    throw std::invalid_argument("following: expected as many columns as there are rows before");
+  LinearMap both = first;
+  both.chain.insert(both.chain.end(), following.chain.begin(), following.chain.end());
+  return both;
+}
+
 void bind_linear(nb::module_& m) {
   nb::class_<Held<Matrix>>(m, "Matrix")
       .def_prop_ro("rows", [](const Held<Matrix>& matrix) { return matrix.it->segment.rows; })
@@ -111,13 +123,14 @@ void bind_linear(nb::module_& m) {
       "matrix"_a, "tokens"_a, "scale"_a = 1.0f,
       "(T,) int32 -> (T, columns) float32: the rows that tokens name, times scale.");
 
-  nb::class_<Held<ops::LinearSpec>>(m, "Linear")
+  nb::class_<LinearMap>(m, "Linear")
       .def(
           "__call__",
-          [](const Held<ops::LinearSpec>& spec, const mx::array& x, const std::optional<mx::array>& residual) {
-            return ops::linear(spec.it, x, residual);
+          [](const LinearMap& map, const mx::array& x, const std::optional<mx::array>& residual) {
+            return ops::linear(map.chain, x, residual);
           },
-          "x"_a, "residual"_a = nb::none());
+          "x"_a, "residual"_a = nb::none())
+      .def("then", &then, "following"_a, "One operation that does what this does and then what follows.");
   m.def("linear", &make_linear, "matrices"_a, "bias"_a = nb::none(), "norm"_a = nb::none(), "post_norm"_a = nb::none(),
         "eps"_a = 0.0f, "activation"_a = "",
         "A map x (T, columns) -> residual + post_norm(activation(norm(x) @ matrices.T + bias)), (T, rows).");
@@ -153,10 +166,12 @@ void bind_heads(nb::module_& m) {
       .def(
           "attend",
           [](const Held<ops::HeadsSpec>& spec, const mx::array& qkv, const mx::array& table,
-             const std::vector<mx::array>& caches, const std::vector<RowTuple>& rows) {
-            return ops::attend(spec.it, qkv, table, caches, to_rows(rows));
+             const std::vector<mx::array>& caches, const std::vector<RowTuple>& rows, const LinearMap* output,
+             const std::optional<mx::array>& residual) {
+            return ops::attend(spec.it, output ? output->chain : ops::Chain{}, qkv, table, caches, to_rows(rows), residual);
           },
-          "qkv"_a, "table"_a, "caches"_a, "rows"_a, "Causal attention of all rows, each over its own sequence's cache.");
+          "qkv"_a, "table"_a, "caches"_a, "rows"_a, "output"_a = nb::none(), "residual"_a = nb::none(),
+          "Causal attention of all rows, each over its own sequence's cache, and then the output map.");
   m.def("heads", &make_heads, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(),
         "eps"_a = 0.0f, "scale"_a = 1.0f, "softcap"_a = 0.0f, "window"_a = 0, "interleaved"_a = false);
 }

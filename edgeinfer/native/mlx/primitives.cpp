@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../core/scratch.h"
 #include "node.h"
 
 namespace edgeinfer::mlx_ops {
@@ -36,32 +37,48 @@ class Embed : public Node {
   float scale_;
 };
 
+// What lies between the maps of a chain belongs to the thread.
+void run_chain(const Chain& chain, const float* x, int rows, const float* residual, float* out) {
+  thread_local Scratch between[2];
+  for (size_t i = 0; i < chain.size(); i++) {
+    const LinearSpec& spec = *chain[i];
+    const bool last = i + 1 == chain.size();
+    LinearCall call{};
+    call.x = x;
+    call.rows = rows;
+    call.matrix = spec.view();
+    call.norm = data_of(spec.norm);
+    call.eps = spec.eps;
+    call.activation = spec.activation;
+    call.post_norm = data_of(spec.post_norm);
+    call.residual = last ? residual : nullptr;
+    call.out = last ? out : between[i % 2].get<float>(size_t(rows) * spec.columns_out());
+    edgeinfer::linear(call);
+    x = call.out;
+  }
+}
+
+// Puts the result where the residual lies: only the last map writes there, and reads each number before it does.
+bool may_take_residual(const Chain& chain) { return !chain.back()->post_norm; }
+
 class Linear : public Node {
  public:
-  explicit Linear(std::shared_ptr<const LinearSpec> spec) : spec_(std::move(spec)) {}
+  explicit Linear(Chain chain) : chain_(std::move(chain)) {}
   DEFINE_NAME(EdgeInferLinear)
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
-    if (inputs.size() == 2 && !spec_->post_norm)
+    // A residual that is x itself is one buffer with two holders, and is not taken.
+    if (inputs.size() == 2 && may_take_residual(chain_))
       take_or_allocate(inputs[1], out);
     else
       allocate(out);
-    launch(inputs, out, [spec = spec_](const auto& in, mx::array& out) {
-      LinearCall call{};
-      call.x = in[0].template data<float>();
-      call.rows = in[0].shape(0);
-      call.matrix = spec->view();
-      call.norm = data_of(spec->norm);
-      call.eps = spec->eps;
-      call.activation = spec->activation;
-      call.post_norm = data_of(spec->post_norm);
-      call.residual = in.size() == 2 ? in[1].template data<float>() : nullptr;
-      call.out = out.data<float>();
-      edgeinfer::linear(call);
+    launch(inputs, out, [chain = chain_](const auto& in, mx::array& out) {
+      const float* residual = in.size() == 2 ? in[1].template data<float>() : nullptr;
+      run_chain(chain, in[0].template data<float>(), in[0].shape(0), residual, out.data<float>());
     });
   }
 
  private:
-  std::shared_ptr<const LinearSpec> spec_;
+  Chain chain_;
 };
 
 class RopeTable : public Node {
@@ -131,21 +148,31 @@ class Append : public Node {
 
 class Attend : public Node {
  public:
-  Attend(std::shared_ptr<const HeadsSpec> spec, std::vector<Rows> rows) : spec_(std::move(spec)), rows_(std::move(rows)) {}
+  Attend(std::shared_ptr<const HeadsSpec> spec, Chain chain, std::vector<Rows> rows)
+      : spec_(std::move(spec)), chain_(std::move(chain)), rows_(std::move(rows)) {}
   DEFINE_NAME(EdgeInferAttend)
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
-    allocate(out);
-    launch(inputs, out, [spec = spec_, rows = rows_](const auto& in, mx::array& out) {
+    const bool has_residual = inputs.size() > 2 + rows_.size();
+    if (has_residual && may_take_residual(chain_))
+      take_or_allocate(inputs.back(), out);
+    else
+      allocate(out);
+    launch(inputs, out, [spec = spec_, chain = chain_, rows = rows_, has_residual](const auto& in, mx::array& out) {
+      thread_local Scratch scratch;
       std::vector<SequenceView> sequences;
       for (size_t i = 0; i < rows.size(); i++)
         sequences.push_back({cache_view(in[2 + i]), rows[i].first, rows[i].count, rows[i].start});
-      edgeinfer::attend({heads_view(*spec, in[0], in[1]), spec->scale, spec->softcap, spec->window, out.data<float>()},
-                        sequences);
+      const size_t width = size_t(spec->heads) * spec->head_dim;
+      float* mixed = chain.empty() ? out.data<float>() : scratch.get<float>(in[0].shape(0) * width);
+      edgeinfer::attend({heads_view(*spec, in[0], in[1]), spec->scale, spec->softcap, spec->window, mixed}, sequences);
+      const float* residual = has_residual ? in.back().template data<float>() : nullptr;
+      run_chain(chain, mixed, in[0].shape(0), residual, out.data<float>());
     });
   }
 
  private:
   std::shared_ptr<const HeadsSpec> spec_;
+  Chain chain_;
   std::vector<Rows> rows_;
 };
 
@@ -162,6 +189,12 @@ class ArgMax : public Node {
 
 void expect_rows(const mx::array& x, int columns, const char* message) {
   expect(x.ndim() == 2 && x.shape(1) == columns && x.dtype() == mx::float32, message);
+}
+
+void add_residual(std::vector<mx::array>& inputs, const std::optional<mx::array>& residual, const mx::Shape& shape) {
+  if (!residual) return;
+  expect(residual->shape() == shape && residual->dtype() == mx::float32, "residual: expected the result's shape, float32");
+  inputs.push_back(*residual);
 }
 
 void expect_heads(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table) {
@@ -205,15 +238,12 @@ mx::array embed(std::shared_ptr<const Matrix> matrix, const mx::array& tokens, f
   return node<Embed>(shape, mx::float32, {tokens}, std::move(matrix), scale);
 }
 
-mx::array linear(std::shared_ptr<const LinearSpec> spec, const mx::array& x, const std::optional<mx::array>& residual) {
-  expect_rows(x, spec->matrices[0]->columns, "x: expected (rows, columns of the matrix) float32");
-  const mx::Shape shape{x.shape(0), spec->columns_out()};
+mx::array linear(Chain chain, const mx::array& x, const std::optional<mx::array>& residual) {
+  expect_rows(x, chain[0]->matrices[0]->columns, "x: expected (rows, columns of the matrix) float32");
+  const mx::Shape shape{x.shape(0), chain.back()->columns_out()};
   std::vector<mx::array> inputs{x};
-  if (residual) {
-    expect(residual->shape() == shape && residual->dtype() == mx::float32, "residual: expected the result's shape, float32");
-    inputs.push_back(*residual);
-  }
-  return node<Linear>(shape, mx::float32, std::move(inputs), std::move(spec));
+  add_residual(inputs, residual, shape);
+  return node<Linear>(shape, mx::float32, std::move(inputs), std::move(chain));
 }
 
 mx::array rope_table(std::shared_ptr<const RopeSpec> spec, std::vector<Rows> rows) {
@@ -244,8 +274,8 @@ mx::array append(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, co
   return node<Append>(shape, mx::float16, std::move(inputs), std::move(spec), rows);
 }
 
-mx::array attend(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
-                 const std::vector<mx::array>& caches, std::vector<Rows> rows) {
+mx::array attend(std::shared_ptr<const HeadsSpec> spec, Chain chain, const mx::array& qkv, const mx::array& table,
+                 const std::vector<mx::array>& caches, std::vector<Rows> rows, const std::optional<mx::array>& residual) {
   expect_heads(*spec, qkv, table);
   expect(caches.size() == rows.size(), "caches: expected one for each entry of rows");
   std::vector<mx::array> inputs{qkv, table};
@@ -258,8 +288,11 @@ mx::array attend(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, co
     inputs.push_back(caches[i]);
   }
   expect(total == qkv.shape(0), "rows: expected all of the call");
-  const mx::Shape shape{qkv.shape(0), spec->heads * spec->head_dim};
-  return node<Attend>(shape, mx::float32, std::move(inputs), std::move(spec), std::move(rows));
+  const int width = spec->heads * spec->head_dim;
+  expect(chain.empty() ? !residual : chain[0]->matrices[0]->columns == width, "output: expected a map of all heads");
+  const mx::Shape shape{qkv.shape(0), chain.empty() ? width : chain.back()->columns_out()};
+  add_residual(inputs, residual, shape);
+  return node<Attend>(shape, mx::float32, std::move(inputs), std::move(spec), std::move(chain), std::move(rows));
 }
 
 mx::array argmax(const mx::array& logits) {

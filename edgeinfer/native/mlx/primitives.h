@@ -40,12 +40,15 @@ struct Rows {  // of a call, that belong to one sequence; `start` is the positio
 };
 
 mx::array embed(std::shared_ptr<const Matrix> matrix, const mx::array& tokens, float scale);
-mx::array linear(std::shared_ptr<const LinearSpec> spec, const mx::array& x, const std::optional<mx::array>& residual);
+// Each map takes what the one before gives; the residual is the last one's.
+using Chain = std::vector<std::shared_ptr<const LinearSpec>>;
+mx::array linear(Chain chain, const mx::array& x, const std::optional<mx::array>& residual);
 mx::array rope_table(std::shared_ptr<const RopeSpec> spec, std::vector<Rows> rows);
 mx::array append(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
                  const std::optional<mx::array>& cache, Rows rows);
-mx::array attend(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, const mx::array& table,
-                 const std::vector<mx::array>& caches, std::vector<Rows> rows);
+// Attention, and the maps in `chain` on its result.
+mx::array attend(std::shared_ptr<const HeadsSpec> spec, Chain chain, const mx::array& qkv, const mx::array& table,
+                 const std::vector<mx::array>& caches, std::vector<Rows> rows, const std::optional<mx::array>& residual);
 mx::array argmax(const mx::array& logits);
 
 }  // namespace edgeinfer::mlx_ops
