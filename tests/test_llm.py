@@ -215,7 +215,7 @@ def test_close_gives_the_memory_back(smollm2_path: Path, tiny: Path) -> None:
     assert done.stderr == ""
     before, loaded, after = map(int, done.stdout.split())
     assert loaded - before > 90e6
-    assert after - before < 0.05 * (loaded - before)
+    assert after - before < 0.1 * (loaded - before)
 
 
 def test_a_raw_prompt_that_looks_like_control_tokens_stays_text_and_is_warned_of(llm: edgeinfer.LLM) -> None:

@@ -23,6 +23,9 @@ from edgeinfer.loading.loader import Loaded, load
 from edgeinfer.memory import hand_back_memory
 from edgeinfer.nn.batch import Batch, View
 
+SEVERAL_ROWS = 64
+"""A step of more rows is part of a prompt, whose buffers are not kept for the tokens that follow."""
+
 
 class MLXSequence:
     """A sequence of this backend. Between a step and its accept, ``pending`` holds the tokens of the step."""
@@ -71,6 +74,7 @@ class MLXBackend:
         self._model = loaded.model
         self._running: WeakSet[MLXSequence] = WeakSet()
         self._closed = False
+        self._untidy = 0
         self._threads = threads or psutil.cpu_count(logical=False) or 1
         per_token = loaded.needs.kv_per_token
         self._store = PrefixStore(min(2 * loaded.context * per_token, available_memory() // 8))
@@ -127,10 +131,21 @@ class MLXBackend:
             chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)
         borders = accumulate((len(view.wanted) for view in views), initial=0)
         written = [layer.arrays for view in views for layer in view.layers]
+        self._tidy(views[-1].stop)
         mx.async_eval(logits, written)  # type: ignore[no-untyped-call]
         if len(views) == 1:
             return [logits]
         return [logits[start:stop] for start, stop in pairwise(borders)]
+
+    def _tidy(self, rows: int) -> None:
+        """Gives back the buffers of a prompt, once the tokens behind it show that they have all been let go."""
+        if rows > SEVERAL_ROWS:
+            self._untidy = 3
+        elif self._untidy:
+            self._untidy -= 1
+            if not self._untidy:
+                mx.clear_cache()
+                hand_back_memory()
 
     def close(self) -> None:
         if self._closed:

@@ -76,7 +76,7 @@ def _backends() -> dict[str, str]:
 def _operations() -> dict[str, str]:
     from edgeinfer import ops
 
-    return ops.paths()
+    return {**ops.paths(), "native path": ops.obstacle or "in use"}
 
 
 def _folders() -> dict[str, str]:

@@ -16,7 +16,9 @@ QUICK = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
 
 pytestmark = [
     pytest.mark.skipif(platform.system() != "Linux", reason="the native path is for Linux"),
-    pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("ninja")), reason="no cmake or ninja: pip install both"),
+    pytest.mark.skipif(
+        not (shutil.which("cmake") and shutil.which("ninja")), reason="no cmake or ninja: pip install both"
+    ),
     pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler: apt-get install g++"),
 ]
 
