@@ -29,6 +29,7 @@ class Choice:
 
     name: str
     why: str
+    advice: str = ""  # how to get a faster path than the one that is taken
 
     def load(self, path: Path, context: int = 0, threads: int = 0) -> Backend:
         """Loads the model; call it on the thread that will use it."""
@@ -56,7 +57,7 @@ def choose(gguf: GGUFFile, wanted: str = "auto") -> Choice:
     if wanted == "mlx":
         if obstacle:
             raise UnsupportedModel(f"{obstacle}; --backend llama.cpp may run it", gguf.path)
-        return Choice("mlx", "asked for")
+        return Choice("mlx", "asked for", _advice())
     obstacle = obstacle or fit.obstacle(gguf)
     if obstacle and not installed():
         raise BackendUnavailable(
@@ -66,4 +67,8 @@ def choose(gguf: GGUFFile, wanted: str = "auto") -> Choice:
         return Choice("llama.cpp", f"not MLX: {obstacle}")
     if nvidia_present() and gpu_offload():
         return Choice("llama.cpp", "an NVIDIA GPU and a CUDA build are present")
-    return Choice("mlx", f"MLX runs {gguf.metadata['general.architecture']} on {ops.device()}")
+    return Choice("mlx", f"MLX runs {gguf.metadata['general.architecture']} on {ops.device()}", _advice())
+
+
+def _advice() -> str:
+    return "" if ops.on_gpu else ops.obstacle

@@ -89,6 +89,8 @@ def command(
             click.echo(json.dumps({"model": llm.name, **dataclasses.asdict(reply), "backend_reason": llm.choice.why}))
         elif not quiet:
             note(_statistics(llm, reply) if stats else _summary(llm, reply))
+            if llm.choice.advice:
+                note(f"note: {llm.choice.advice}")
     if interrupted:
         raise KeyboardInterrupt
 

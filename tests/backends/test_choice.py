@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer import backends
+from edgeinfer import backends, ops
 from edgeinfer.backends import Choice, choose
 from edgeinfer.errors import BackendUnavailable, BadRequest, UnsupportedModel
 from edgeinfer.formats.gguf import open_gguf
@@ -31,6 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(backends, "installed", lambda: True)
     monkeypatch.setattr(backends, "nvidia_present", lambda: False)
     monkeypatch.setattr(backends, "gpu_offload", lambda: False)
+    monkeypatch.setattr(ops, "obstacle", "")
     return monkeypatch
 
 
@@ -89,3 +90,11 @@ def test_what_mlx_cannot_do_is_refused_when_mlx_is_wanted(foreign: Path) -> None
 def test_an_unknown_backend_is_named(llama: Path) -> None:
     with pytest.raises(BadRequest, match="backend='vllm'"):
         chosen(llama, "vllm")
+
+
+def test_a_faster_path_that_is_missing_is_told_of(llama: Path, machine: pytest.MonkeyPatch) -> None:
+    assert chosen(llama).advice == ""
+    machine.setattr(ops, "obstacle", "the native path was not built; to get it, reinstall")
+    for wanted in ("auto", "mlx"):
+        assert chosen(llama, wanted).advice.startswith("the native path was not built")
+    assert chosen(llama, "llama.cpp").advice == ""
