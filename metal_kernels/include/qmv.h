@@ -1,0 +1,64 @@
+// Products of a few rows with a packed matrix. A simdgroup owns `Outputs` rows of the matrix and walks along them 256
+// weights at a time: its lanes copy those bytes to threadgroup memory, each byte once, and unpack 8 weights each, once
+// for all `Rows` rows of x.
+//
+// A row's sum takes the same steps in the same order whatever `Rows` and `Outputs` are, with every product fused into
+// its sum by hand, so that it has the same bits alone and among others.
+#pragma once
+#include "chunk.h"
+
+template <typename Codec>
+struct Stage {
+  CODEC_CONSTANT int weights = 256;
+  CODEC_CONSTANT int bytes = weights / Codec::weights * Codec::bytes;
+  CODEC_CONSTANT int halves = bytes / 2;
+};
+
+template <typename Codec, typename T, int Rows, int Outputs>
+struct Qmv {
+  float sum[Rows][Outputs];
+
+  // w: the first of this simdgroup's rows of the matrix, of which `present` exist. x: rows of `columns`, of which
+  // `rows` exist. staged: Outputs * Stage<Codec>::halves, this simdgroup's own.
+  void run(const device uint8_t* w, const device T* x, threadgroup ushort* staged, int columns, int present, int rows,
+           int lane) {
+    for (int m = 0; m < Rows; m++)
+      for (int n = 0; n < Outputs; n++) sum[m][n] = 0;
+    const int row_bytes = columns / Codec::weights * Codec::bytes;
+    for (int start = 0; start < columns; start += Stage<Codec>::weights) {
+      const int weights = metal::min(columns - start, int(Stage<Codec>::weights));
+      const int halves = weights / Codec::weights * Codec::bytes / 2;
+      const device uint8_t* from = w + start / Codec::weights * Codec::bytes;
+      for (int n = 0; n < present; n++) {
+        const device ushort* source = (const device ushort*)(from + ulong(n) * row_bytes);
+        for (int i = lane; i < halves; i += 32) staged[n * Stage<Codec>::halves + i] = source[i];
+      }
+      metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
+      if (lane * 8 < weights) add((const threadgroup uint8_t*)staged, x + start + lane * 8, columns, present, rows, lane);
+      metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
+    }
+  }
+
+  // Loops run over all that there could be, so that `sum` is indexed by constants once they are unrolled.
+  void add(const threadgroup uint8_t* staged, const device T* x, int columns, int present, int rows, int lane) {
+    Chunk<Codec> chunk[Outputs];
+    for (int n = 0; n < Outputs; n++)
+      if (n < present) chunk[n].unpack(staged + n * Stage<Codec>::bytes, lane);
+    for (int m = 0; m < Rows; m++)
+      if (m < rows) {
+        float value[8];
+        float total = 0;
+        for (int j = 0; j < 8; j++) value[j] = float(x[ulong(m) * columns + j]);
+        for (int j = 0; j < 8; j++) total += value[j];
+        for (int n = 0; n < Outputs; n++)
+          if (n < present) sum[m][n] = add_one(chunk[n], value, total, sum[m][n]);
+      }
+  }
+
+  static float add_one(thread const Chunk<Codec>& chunk, thread const float* value, float total, float sum) {
+    float dot = 0;
+    for (int j = 0; j < 8; j++) dot = metal::fma(chunk.code[j], value[j], dot);
+    const float scaled = metal::fma(chunk.scale, dot, sum);
+    return Codec::has_offset ? metal::fma(chunk.offset, total, scaled) : scaled;
+  }
+};

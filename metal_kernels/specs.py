@@ -1,0 +1,33 @@
+"""Every Metal kernel: one row each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A kernel is ``<name>.metal``; its inputs, outputs and template parameters are in the order of the call.
+
+    ``scalars`` are inputs of no dimension. MLX passes every other input of fewer than 8 elements in another address
+    space than larger ones, so these are either refused or, where they are named in ``padded``, filled up with zeros.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    template: tuple[str, ...]
+    twin: str  # what computes the same without it
+    scalars: frozenset[str] = frozenset()
+    padded: frozenset[str] = frozenset()
+
+
+def _table(*rows: KernelSpec) -> dict[str, KernelSpec]:
+    return {row.name: row for row in rows}
+
+
+KERNELS = _table(
+    KernelSpec("qmv", ("w", "x"), ("y",), ("T", "CODEC", "ROWS", "OUTPUTS", "SIMDGROUPS"), "x @ decode(w).T"),
+    KernelSpec("qmm", ("w", "x"), ("y",), ("T", "CODEC"), "x @ decode(w).T"),
+    KernelSpec("rows", ("w", "tokens"), ("y",), ("T", "CODEC"), "decode(w)[tokens]", padded=frozenset({"tokens"})),
+)

@@ -1,0 +1,35 @@
+"""What the tests of kernels need: a Metal GPU, or clang 19 to run them on the CPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+
+import mlx.core as mx
+import pytest
+
+from tests.metal_kernels.emulator import CLANG
+
+INSTALL = f"{CLANG} is missing: apt-get install --no-install-recommends clang-19 binutils"
+
+
+@pytest.fixture(scope="session")
+def metal() -> None:
+    """Kernels can be run here. A laptop without the compiler skips, CI fails."""
+    if mx.metal.is_available():
+        return
+    reason = INSTALL if shutil.which(CLANG) is None else ""
+    if not reason and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        reason = "kernels are emulated on Linux on x86-64 alone: the fibers of shim/runtime.cpp are written for it"
+    if reason and os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def emulator_only(metal: None) -> None:
+    """What the emulator alone can show: its checks, its schedules, its traffic."""
+    if mx.metal.is_available():
+        pytest.skip("a Metal GPU runs the kernels here; the emulator's checks run on Linux")

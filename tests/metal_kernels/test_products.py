@@ -1,0 +1,107 @@
+"""Products and rows of packed matrices against numpy in float64, and against themselves."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from edgeinfer.metal_kernels import products
+from edgeinfer.quant.codec import CODECS, Codec
+from tests.metal_kernels.blocks import BOUNDS, DECODABLE, floats, matrix, wide, worst
+from tests.metal_kernels.emulator import emulated
+
+pytestmark = pytest.mark.usefixtures("metal")
+SAMPLED = [CODECS[name] for name in ("q8_0", "q4_k", "q6_k")]
+CASES = [(codec, mx.float32) for codec in DECODABLE] + [(codec, half) for codec in SAMPLED for half in (mx.float16, mx.bfloat16)]
+
+
+def columns_of(codec: Codec) -> int:
+    """No whole number of the 256 weights that a simdgroup takes at once, where the codec allows it."""
+    return {1: 360, 32: 352, 256: 512}[codec.weights]
+
+
+@pytest.mark.parametrize(("codec", "dtype"), CASES, ids=lambda each: getattr(each, "name", str(each)))
+@pytest.mark.parametrize("rows", [1, 3, 37])
+def test_products_of_every_codec(codec: Codec, dtype: mx.Dtype, rows: int) -> None:
+    w, x = matrix(codec, 13, columns_of(codec)), floats((rows, columns_of(codec)), dtype)
+    with emulated():
+        y = products.multiply(x, w.array, codec)
+    assert y.dtype == dtype
+    assert worst(y, wide(x) @ w.weights.T.astype(np.float64)) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "columns", "rows"),
+    [("f32", 1, 8, 1), ("f16", 9, 8, 2), ("q8_0", 1, 32, 1), ("q4_0", 8, 32, 5), ("q4_k", 17, 256, 16), ("q4_0", 70, 96, 70),
+     ("f32", 33, 40, 33), ("q6_k", 7, 768, 17)],
+)  # fmt: skip
+@pytest.mark.parametrize("kernel", [products.qmv, products.qmm])
+def test_odd_shapes(kernel, name: str, outputs: int, columns: int, rows: int) -> None:
+    w, x = matrix(CODECS[name], outputs, columns), floats((rows, columns))
+    with emulated():
+        y = kernel(x, w.array, w.codec)
+    assert worst(y, wide(x) @ w.weights.T.astype(np.float64)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["q4_k", "q8_0", "q6_k"])
+def test_a_row_has_the_same_bits_alone_and_among_others(name: str) -> None:
+    w, x = matrix(CODECS[name], 21, 512), floats((16, 512))
+    with emulated():
+        alone = np.concatenate([np.array(products.qmv(x[m : m + 1], w.array, w.codec)) for m in range(16)])
+        for rows in (2, 3, 4, 8, 16):
+            together = np.array(products.qmv(x[:rows], w.array, w.codec))
+            np.testing.assert_array_equal(together.view(np.uint32), alone[:rows].view(np.uint32))
+
+
+@pytest.mark.parametrize("codec", DECODABLE, ids=lambda codec: codec.name)
+def test_rows_decode_to_the_bit(codec: Codec) -> None:
+    w = matrix(codec, 9, columns_of(codec))
+    tokens = [8, 0, 3]
+    with emulated():
+        exact = np.array(products.rows(mx.array(tokens, mx.int32), w.array, codec))
+    np.testing.assert_array_equal(exact.view(np.uint32), w.weights[tokens].view(np.uint32))
+
+
+def test_a_matrix_decodes_to_half() -> None:
+    w = matrix(CODECS["q4_k"], 9, 512)
+    with emulated():
+        half = np.array(products.decode(w.array, w.codec))
+    np.testing.assert_array_equal(half, w.weights.astype(np.float16))
+
+
+@pytest.mark.usefixtures("emulator_only")
+@pytest.mark.parametrize("order", ["reverse", "random"])
+@pytest.mark.parametrize("rows", [3, 40])
+def test_no_bit_depends_on_the_schedule(order: str, rows: int) -> None:
+    w, x = matrix(CODECS["q4_k"], 21, 512), floats((rows, 512))
+    with emulated():
+        forward = np.array(products.multiply(x, w.array, w.codec))
+    with emulated(order=order, seed=rows):
+        np.testing.assert_array_equal(np.array(products.multiply(x, w.array, w.codec)), forward)
+
+
+@pytest.mark.usefixtures("emulator_only")
+@pytest.mark.parametrize("codec", DECODABLE, ids=lambda codec: codec.name)
+def test_few_rows_read_each_byte_of_the_matrix_once(codec: Codec) -> None:
+    w = matrix(codec, 13, columns_of(codec))
+    for rows in (1, 3):
+        with emulated() as metal:
+            products.qmv(floats((rows, columns_of(codec))), w.array, codec)
+        assert metal.report.read["w"] == w.blocks.nbytes
+
+
+@pytest.mark.usefixtures("emulator_only")
+@pytest.mark.parametrize("rows", [1, 8, 16])
+def test_traffic_grows_with_x_alone(rows: int) -> None:
+    w = matrix(CODECS["q4_k"], 16, 1024)
+    with emulated() as metal:
+        products.qmv(floats((rows, 1024)), w.array, w.codec)
+    assert metal.report.read["w"] == w.blocks.nbytes
+    assert metal.report.threadgroup_bytes == (8 if rows <= 8 else 4) * 144  # 144 bytes hold 256 weights
+
+
+def test_what_has_no_kernel_is_named() -> None:
+    assert not products.supports(CODECS["iq4_nl"], 256)
+    assert not products.supports(CODECS["f32"], 20)
+    assert all(products.supports(codec, 256) for codec in DECODABLE)
