@@ -30,4 +30,22 @@ KERNELS = _table(
     KernelSpec("qmv", ("w", "x"), ("y",), ("T", "CODEC", "ROWS", "OUTPUTS", "SIMDGROUPS"), "x @ decode(w).T"),
     KernelSpec("qmm", ("w", "x"), ("y",), ("T", "CODEC"), "x @ decode(w).T"),
     KernelSpec("rows", ("w", "tokens"), ("y",), ("T", "CODEC"), "decode(w)[tokens]", padded=frozenset({"tokens"})),
+    KernelSpec(
+        "attention_part",
+        ("q", "k", "v", "table", "head_pages", "length", "first_split", "window", "scale", "softcap"),
+        ("part", "largest", "total"),
+        ("SIZE", "QUERIES", "SIMDGROUPS", "SPLIT"),
+        "mx.fast.scaled_dot_product_attention, with attention_merge",
+        scalars=frozenset({"head_pages", "length", "first_split", "window", "scale", "softcap"}),
+        padded=frozenset({"table"}),
+    ),
+    KernelSpec(
+        "attention_merge",
+        ("part", "largest", "total", "sinks", "splits"),
+        ("y",),
+        ("SIZE", "SINKS"),
+        "mx.fast.scaled_dot_product_attention, with attention_part",
+        scalars=frozenset({"splits"}),
+        padded=frozenset({"largest", "total", "sinks"}),
+    ),
 )

@@ -96,7 +96,7 @@ class Emulator:
     edit: tuple[str, str] | None = None
     lead: dict[str, int] = field(default_factory=dict)
     strict: bool = True
-    report: Report = field(default_factory=Report)
+    reports: list[Report] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
 
     def metal_kernel(self, name: str, input_names: Sequence[str], output_names: Sequence[str], source: str,
@@ -149,7 +149,7 @@ class _Compiled:
         made = {name: mx.zeros(shape, dtype) for name, shape, dtype in zip(self.outputs, output_shapes, output_dtypes, strict=True)}
         memory = {name: _bytes(_contents(name, arrays | made)) for name in kernel.buffers}
         group = [min(size, threads) for size, threads in zip(call["threadgroup"], call["grid"], strict=True)]
-        owner.report = _run(kernel, memory, made, list(call["grid"]), group, owner)
+        owner.reports.append(_run(kernel, memory, made, list(call["grid"]), group, owner))
         return [_array(memory[name], made[name]) for name in self.outputs]
 
 

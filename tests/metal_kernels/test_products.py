@@ -88,7 +88,7 @@ def test_few_rows_read_each_byte_of_the_matrix_once(codec: Codec) -> None:
     for rows in (1, 3):
         with emulated() as metal:
             products.qmv(floats((rows, columns_of(codec))), w.array, codec)
-        assert metal.report.read["w"] == w.blocks.nbytes
+        assert metal.reports[-1].read["w"] == w.blocks.nbytes
 
 
 @pytest.mark.usefixtures("emulator_only")
@@ -97,8 +97,8 @@ def test_traffic_grows_with_x_alone(rows: int) -> None:
     w = matrix(CODECS["q4_k"], 16, 1024)
     with emulated() as metal:
         products.qmv(floats((rows, 1024)), w.array, w.codec)
-    assert metal.report.read["w"] == w.blocks.nbytes
-    assert metal.report.threadgroup_bytes == (8 if rows <= 8 else 4) * 144  # 144 bytes hold 256 weights
+    assert metal.reports[-1].read["w"] == w.blocks.nbytes
+    assert metal.reports[-1].threadgroup_bytes == (8 if rows <= 8 else 4) * 144  # 144 bytes hold 256 weights
 
 
 def test_what_has_no_kernel_is_named() -> None:

@@ -86,7 +86,8 @@ Slot slots[kSlots];
 std::vector<Lane> lanes(kMostThreads);
 char exchange[kMostThreads / 32][2][32 * 16];
 uint8_t parity[kMostThreads / 32];
-uint16_t simd_count[kMostThreads / 32], device_barriers, threadgroup_barriers;
+uint16_t simd_barriers[2][kMostThreads / 32];  // of threadgroup memory, of device memory
+uint16_t device_barriers, threadgroup_barriers;
 void* scheduler_stack;
 int current = -1, threads_of_group, variables;
 uint32_t serial, first_thread;
@@ -142,7 +143,7 @@ bool ordered(const Access& before, bool threadgroup) {
   if (before.who <= first_thread || before.who > first_thread + threads_of_group) return false;  // another threadgroup
   if (before.barrier < (threadgroup ? threadgroup_barriers : device_barriers)) return true;
   const int group = (before.who - 1 - first_thread) / 32;
-  return group == current / 32 && before.simd < simd_count[group];
+  return group == current / 32 && before.simd < simd_barriers[!threadgroup][group];
 }
 
 void access(uint64_t address, uint64_t size, bool write, bool aligned, uint64_t pc) {
@@ -166,7 +167,7 @@ void access(uint64_t address, uint64_t size, bool write, bool aligned, uint64_t 
     return;
   }
   const Access now = {first_thread + current + 1, slot.threadgroup ? threadgroup_barriers : device_barriers,
-                      simd_count[current / 32], pc};
+                      simd_barriers[!slot.threadgroup][current / 32], pc};
   for (uint64_t i = 0; i < size; i++) {
     Shadow& byte = slot.shadow[at + i];
     if (slot.threadgroup && byte.serial != serial) byte = Shadow{{}, {}, {}, {}, serial};
@@ -268,7 +269,10 @@ bool run_simdgroup(int group) {
     for (int i = from; i < to; i++) waits |= lanes[i].state == State::simd || lanes[i].state == State::simd_barrier;
     if (!waits) return true;
     if (!together(from, to, "divergent-simd")) return false;
-    if (lanes[from].state == State::simd_barrier) simd_count[group]++;
+    if (lanes[from].state == State::simd_barrier) {
+      simd_barriers[0][group] += lanes[from].flags >> 1 & 1;
+      simd_barriers[1][group] += lanes[from].flags & 1;
+    }
     parity[group] ^= 1;
     for (int i = from; i < to; i++) lanes[i].state = State::ready;
   }
@@ -279,7 +283,7 @@ void run_threadgroup(uint3 position) {
   serial++;
   variables = 0;
   device_barriers = threadgroup_barriers = 0;
-  std::fill_n(simd_count, groups, 0);
+  for (auto& counts : simd_barriers) std::fill_n(counts, groups, 0);
   std::fill_n(parity, groups, 0);
   for (int i = 0; i < threads_of_group; i++) prepare_lane(i);
   while (true) {

@@ -1,0 +1,80 @@
+"""Causal attention of up to 16 newest rows over float16 pages: each key and value is read once per KV head."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from edgeinfer.metal_kernels.launcher import launch
+
+PAGE = 128
+"""Tokens of a page."""
+SPLIT = 256
+"""Tokens that one threadgroup takes."""
+MOST_ROWS = 16
+MOST_QUERIES = 128
+"""Query heads of a KV head times rows."""
+HEAD_DIMS = (64, 80, 96, 112, 128, 192, 256)
+WANTED_SIMDGROUPS = 4
+
+
+def supports(rows: int, heads: int, kv_heads: int, head_dim: int) -> bool:
+    """Whether there are kernels for heads of this shape."""
+    return rows <= MOST_ROWS and rows * (heads // kv_heads) <= MOST_QUERIES and head_dim in HEAD_DIMS
+
+
+def attend(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    length: int,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: mx.array | None = None,
+    table: mx.array | None = None,
+) -> mx.array:
+    """Attention of the newest L tokens over the first ``length`` cached ones, themselves included.
+
+    queries: (L, H, D) float32. keys, values: (K, capacity, D) float16 with whole pages of 128 tokens or, with a
+    ``table`` (K, pages of a head) int32 of page numbers, (pages, 128, D). -> (L, H * D) float32. ``sinks``: (H,), a
+    score a head that takes part in the softmax and has no value.
+    """
+    rows, heads, size = queries.shape
+    if table is None:
+        kv_heads, capacity = keys.shape[:2]
+        table = mx.arange(kv_heads * capacity // PAGE, dtype=mx.int32).reshape(kv_heads, -1)
+    kv_heads, head_pages = table.shape
+    first_split = max(0, length - rows + 1 - window) // SPLIT if window else 0
+    splits = -(-length // SPLIT) - first_split
+    per_simdgroup, simdgroups = _shares(rows * (heads // kv_heads))
+    parts = launch(
+        "attention_part",
+        [queries.astype(mx.float32), keys, values, table, *map(_integer, (head_pages, length, first_split, window)),
+         mx.array(scale, mx.float32), mx.array(softcap, mx.float32)],
+        [("SIZE", size), ("QUERIES", per_simdgroup), ("SIMDGROUPS", simdgroups), ("SPLIT", SPLIT)],
+        (32, simdgroups * kv_heads, splits),
+        (32, simdgroups, 1),
+        [(splits, rows, heads, size), (splits, rows, heads), (splits, rows, heads)],
+        [mx.float32] * 3,
+    )  # fmt: skip
+    (y,) = launch(
+        "attention_merge",
+        [*parts, mx.zeros(heads) if sinks is None else sinks.astype(mx.float32), _integer(splits)],
+        [("SIZE", size), ("SINKS", sinks is not None)],
+        (32, heads, rows),
+        (32, 1, 1),
+        [(rows, heads * size)],
+        [mx.float32],
+    )
+    return y
+
+
+def _shares(queries: int) -> tuple[int, int]:
+    """Queries a simdgroup, and simdgroups a threadgroup."""
+    each = next((share for share in (1, 2, 4) if -(-queries // share) <= WANTED_SIMDGROUPS), 8)
+    return each, -(-queries // each)
+
+
+def _integer(value: int) -> mx.array:
+    return mx.array(value, mx.int32)

@@ -1,0 +1,63 @@
+"""Compiles the kernels that a model will want while it is loaded, so that a failure is met before the first token."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import mlx.core as mx
+
+from edgeinfer.metal_kernels import attention, products
+from edgeinfer.metal_kernels.tuning import ROW_TILES
+from edgeinfer.quant.codec import Codec
+
+log = logging.getLogger("edgeinfer")
+
+
+def gpu() -> str:
+    """The name of the GPU."""
+    info = mx.device_info()
+    return f"{info.get('device_name', 'unknown GPU')} ({info.get('architecture', 'unknown')})"
+
+
+@cache
+def codec_obstacle(codec: Codec) -> str:
+    """Why the kernels of a codec cannot be used on this GPU; empty where all of them were compiled and ran."""
+    columns = max(products.CHUNK, codec.weights)
+    w = mx.zeros((products.CHUNK, columns // codec.weights * codec.bytes), mx.uint8)
+
+    def calls() -> Iterator[tuple[str, Callable[[], mx.array]]]:
+        yield f"rows<{codec.name}>", lambda: products.rows(mx.array([0], mx.int32), w, codec)
+        for rows in ROW_TILES:
+            x = mx.zeros((rows, columns))
+            yield f"qmv<{codec.name}, {rows} rows>", lambda x=x: products.qmv(x, w, codec)  # type: ignore[misc]
+        yield f"qmm<{codec.name}>", lambda: products.qmm(mx.zeros((products.TILE, columns)), w, codec)
+
+    return _first_failure(calls(), f"{codec.name} is multiplied by MLX's own kernels")
+
+
+@cache
+def attention_obstacle(heads: int, kv_heads: int, head_dim: int) -> str:
+    """Why the attention kernels cannot be used for heads of this shape on this GPU; empty where they ran."""
+
+    def calls() -> Iterator[tuple[str, Callable[[], mx.array]]]:
+        kv = mx.zeros((kv_heads, attention.PAGE, head_dim), mx.float16)
+        for rows in ROW_TILES:
+            if attention.supports(rows, heads, kv_heads, head_dim):
+                queries = mx.zeros((rows, heads, head_dim))
+                name = f"attention<{head_dim} channels, {rows} rows>"
+                yield name, lambda queries=queries: attention.attend(queries, kv, kv, rows, scale=1.0)  # type: ignore[misc]
+
+    return _first_failure(calls(), f"attention over heads of {head_dim} is computed by MLX's own kernels")
+
+
+def _first_failure(calls: Iterator[tuple[str, Callable[[], mx.array]]], instead: str) -> str:
+    for name, call in calls:
+        try:
+            mx.eval(call())
+        except RuntimeError as error:
+            reason = f"{name} does not run on {gpu()}: {str(error).splitlines()[0]}; {instead}"
+            log.warning("%s", reason)
+            return reason
+    return ""

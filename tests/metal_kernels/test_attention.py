@@ -1,0 +1,111 @@
+"""Attention over pages against numpy in float64: lengths below one tile, odd ones, more than one split."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from edgeinfer.metal_kernels import attention
+from tests.metal_kernels.blocks import floats, worst
+from tests.metal_kernels.emulator import emulated
+
+pytestmark = pytest.mark.usefixtures("metal")
+
+
+def expected(queries, keys, values, length, *, scale, window=0, softcap=0.0, sinks=None) -> np.ndarray:
+    """(L, H, D), (K, S, D), (K, S, D) -> (L, H * D), from the formula."""
+    rows, heads, size = queries.shape
+    q, k, v = (np.array(each.astype(mx.float32)).astype(np.float64) for each in (queries, keys, values))
+    k, v = (np.repeat(each[:, :length], heads // len(each), axis=0) for each in (k, v))
+    scores = np.einsum("lhd,htd->hlt", q, k) * scale
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    place = np.arange(length - rows, length)[:, None] - np.arange(length)
+    scores = np.where((place >= 0) & ((place < window) if window else True), scores, -np.inf)
+    most = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total += np.exp(np.array(sinks).astype(np.float64)[:, None, None] - most)
+    return np.einsum("hlt,htd->lhd", weights / total, v).reshape(rows, heads * size)
+
+
+def cache(kv_heads: int, length: int, size: int, seed: int) -> mx.array:
+    capacity = -(-length // attention.PAGE) * attention.PAGE
+    return floats((kv_heads, capacity, size), mx.float16, seed)
+
+
+CASES = [
+    # rows, heads, kv_heads, size, length, options
+    (1, 4, 2, 64, 5, {}),
+    (1, 8, 2, 80, 300, {"window": 20}),
+    (3, 4, 4, 96, 33, {"softcap": 5.0}),
+    (2, 6, 2, 112, 260, {"window": 9, "softcap": 3.0}),
+    (16, 4, 2, 64, 270, {"window": 100}),
+    (5, 8, 1, 128, 129, {}),
+    (1, 2, 1, 192, 64, {}),
+    (2, 2, 1, 256, 40, {"window": 64}),
+    (1, 1, 1, 64, 1, {}),
+    (16, 3, 3, 64, 16, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "heads", "kv_heads", "size", "length", "options"), CASES)
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_attention(rows, heads, kv_heads, size, length, options, with_sinks) -> None:
+    queries = floats((rows, heads, size), seed=length)
+    keys, values = cache(kv_heads, length, size, 2), cache(kv_heads, length, size, 3)
+    sinks = floats((heads,), seed=4) if with_sinks else None
+    with emulated():
+        y = attention.attend(queries, keys, values, length, scale=size**-0.5, sinks=sinks, **options)
+    assert worst(y, expected(queries, keys, values, length, scale=size**-0.5, sinks=sinks, **options)) < 1e-5
+
+
+def test_pages_may_lie_anywhere() -> None:
+    queries, keys, values = floats((2, 4, 64)), cache(2, 256, 64, 2), cache(2, 256, 64, 3)
+    order = np.random.default_rng(5).permutation(7)[:4]
+    table = mx.array(order.reshape(2, 2).astype(np.int32))
+
+    def scattered(stored: mx.array) -> mx.array:
+        pages = np.full((7, attention.PAGE, 64), np.nan, np.float16)
+        pages[order] = np.array(stored).reshape(4, attention.PAGE, 64)
+        return mx.array(pages)
+
+    with emulated():
+        y = attention.attend(queries, scattered(keys), scattered(values), 200, scale=0.1, table=table)
+    assert worst(y, expected(queries, keys, values, 200, scale=0.1)) < 1e-5
+
+
+@pytest.mark.parametrize("window", [0, 30])
+def test_a_row_has_the_same_bits_alone_and_among_others(window: int) -> None:
+    length, rows = 265, 7
+    queries, keys, values = floats((rows, 4, 64)), cache(2, length, 64, 2), cache(2, length, 64, 3)
+    with emulated():
+        together = np.array(attention.attend(queries, keys, values, length, scale=0.125, window=window))
+        for row in (0, 3, 6):
+            seen = length - rows + 1 + row
+            alone = attention.attend(queries[row : row + 1], keys, values, seen, scale=0.125, window=window)
+            np.testing.assert_array_equal(np.array(alone)[0].view(np.uint32), together[row].view(np.uint32))
+
+
+@pytest.mark.usefixtures("emulator_only")
+@pytest.mark.parametrize("rows", [1, 16])
+def test_keys_and_values_are_read_once_for_all_queries(rows: int) -> None:
+    keys, values = cache(2, 256, 64, 2), cache(2, 256, 64, 3)
+    with emulated() as metal:
+        reports = metal.reports
+        attention.attend(floats((rows, 16, 64)), keys, values, 256, scale=0.125)
+    assert reports[0].read["k"] == keys.nbytes
+    assert reports[0].read["v"] == values.nbytes
+
+
+@pytest.mark.usefixtures("emulator_only")
+@pytest.mark.parametrize("order", ["reverse", "random"])
+def test_no_bit_depends_on_the_schedule(order: str) -> None:
+    queries, keys, values = floats((3, 8, 64)), cache(2, 270, 64, 2), cache(2, 270, 64, 3)
+    with emulated():
+        forward = np.array(attention.attend(queries, keys, values, 270, scale=0.125))
+    with emulated(order=order):
+        again = np.array(attention.attend(queries, keys, values, 270, scale=0.125))
+    np.testing.assert_array_equal(again, forward)
