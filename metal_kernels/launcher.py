@@ -53,9 +53,8 @@ def _expanded(path: Path, seen: set[Path]) -> list[str]:
 def _kernel(name: str, make: Callable[..., Any]) -> Any:
     spec = KERNELS[name]
     header, body = text(name)
-    return make(
-        name=f"edgeinfer_{name}", input_names=list(spec.inputs), output_names=list(spec.outputs), source=body, header=header
-    )
+    inputs, outputs = list(spec.inputs), list(spec.outputs)
+    return make(name=f"edgeinfer_{name}", input_names=inputs, output_names=outputs, source=body, header=header)
 
 
 def launch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from edgeinfer.metal_kernels.launcher import launch
+from edgeinfer.metal_kernels.launcher import Template, launch
 from edgeinfer.metal_kernels.tuning import ROW_TILES, outputs_for, tuning
 from edgeinfer.quant.codec import Codec
 
@@ -33,7 +33,7 @@ def qmv(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
     tuned = tuning()
     per_simdgroup = outputs_for(tuned, tile)
     groups = -(-outputs // (per_simdgroup * tuned.simdgroups))
-    template = [("T", x.dtype), ("CODEC", codec.ggml_id), ("ROWS", tile), ("OUTPUTS", per_simdgroup),
+    template: Template = [("T", x.dtype), ("CODEC", codec.ggml_id), ("ROWS", tile), ("OUTPUTS", per_simdgroup),
                 ("SIMDGROUPS", tuned.simdgroups)]  # fmt: skip
     grid = (32, tuned.simdgroups * groups, -(-rows // tile))
     (y,) = launch("qmv", [w, x], template, grid, (32, tuned.simdgroups, 1), [(rows, outputs)], [x.dtype])
@@ -44,7 +44,7 @@ def qmm(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
     """The kernel for many rows: tiles of 32 by 32."""
     rows, outputs = x.shape[0], w.shape[0]
     grid = (128 * -(-outputs // TILE), -(-rows // TILE), 1)
-    template = [("T", x.dtype), ("CODEC", codec.ggml_id)]
+    template: Template = [("T", x.dtype), ("CODEC", codec.ggml_id)]
     (y,) = launch("qmm", [w, x], template, grid, (128, 1, 1), [(rows, outputs)], [x.dtype])
     return y
 
@@ -54,7 +54,7 @@ def rows(tokens: mx.array, w: mx.array, codec: Codec, dtype: mx.Dtype = mx.float
     count, columns = tokens.shape[0], w.shape[1] // codec.bytes * codec.weights
     grid = (columns // CHUNK, count, 1)
     threads = (min(64, columns // CHUNK), 1, 1)
-    template = [("T", dtype), ("CODEC", codec.ggml_id)]
+    template: Template = [("T", dtype), ("CODEC", codec.ggml_id)]
     (y,) = launch("rows", [w, tokens], template, grid, threads, [(count, columns)], [dtype])
     return y
 

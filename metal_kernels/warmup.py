@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 
 import mlx.core as mx
 
@@ -28,11 +28,10 @@ def codec_obstacle(codec: Codec) -> str:
     w = mx.zeros((products.CHUNK, columns // codec.weights * codec.bytes), mx.uint8)
 
     def calls() -> Iterator[tuple[str, Callable[[], mx.array]]]:
-        yield f"rows<{codec.name}>", lambda: products.rows(mx.array([0], mx.int32), w, codec)
+        yield f"rows<{codec.name}>", partial(products.rows, mx.array([0], mx.int32), w, codec)
         for rows in ROW_TILES:
-            x = mx.zeros((rows, columns))
-            yield f"qmv<{codec.name}, {rows} rows>", lambda x=x: products.qmv(x, w, codec)  # type: ignore[misc]
-        yield f"qmm<{codec.name}>", lambda: products.qmm(mx.zeros((products.TILE, columns)), w, codec)
+            yield f"qmv<{codec.name}, {rows} rows>", partial(products.qmv, mx.zeros((rows, columns)), w, codec)
+        yield f"qmm<{codec.name}>", partial(products.qmm, mx.zeros((products.TILE, columns)), w, codec)
 
     return _first_failure(calls(), f"{codec.name} is multiplied by MLX's own kernels")
 
@@ -46,8 +45,10 @@ def attention_obstacle(heads: int, kv_heads: int, head_dim: int) -> str:
         for rows in ROW_TILES:
             if attention.supports(rows, heads, kv_heads, head_dim):
                 queries = mx.zeros((rows, heads, head_dim))
-                name = f"attention<{head_dim} channels, {rows} rows>"
-                yield name, lambda queries=queries: attention.attend(queries, kv, kv, rows, scale=1.0)  # type: ignore[misc]
+                yield (
+                    f"attention<{head_dim} channels, {rows} rows>",
+                    partial(attention.attend, queries, kv, kv, rows, scale=1.0),
+                )
 
     return _first_failure(calls(), f"attention over heads of {head_dim} is computed by MLX's own kernels")
 

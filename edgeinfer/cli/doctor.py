@@ -16,12 +16,22 @@ PACKAGES = ("edgeinfer", "mlx", "numpy", "tokenizers", "jinja2", "huggingface-hu
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of a report.")
-def command(as_json: bool) -> None:
+@click.option("--kernels", is_flag=True, help="Also run every Metal kernel against its twin, and time both.")
+def command(as_json: bool, kernels: bool) -> None:
     """Report this machine, the backends and the path of each operation; nothing in it is secret."""
     report = examine()
+    passed = True
+    if kernels:
+        report["Metal kernels"], passed = _kernels()
     if as_json:
         click.echo(json.dumps(report))
-        return
+    else:
+        _show(report)
+    if not passed:
+        raise click.exceptions.Exit(1)
+
+
+def _show(report: dict[str, dict[str, str]]) -> None:
     for title, rows in report.items():
         click.echo(title)
         click.echo(facts(list(rows.items()), width(), indent="  "))
@@ -77,6 +87,19 @@ def _operations() -> dict[str, str]:
     from edgeinfer import ops
 
     return {**ops.paths(), "native path": ops.obstacle or "in use"}
+
+
+def _kernels() -> tuple[dict[str, str], bool]:
+    """What each kernel did on this GPU, and whether all passed."""
+    from edgeinfer import ops
+
+    if ops.device() != "metal":
+        return {"none run": "no Metal GPU here; in our tests the kernels are emulated on the CPU"}, True
+    from edgeinfer.ops import kernel_checks
+
+    verdicts = list(kernel_checks.check(outputs=4096, columns=4096, repeats=20))
+    rows = {"loading": kernel_checks.loading()} | {verdict.kernel: str(verdict) for verdict in verdicts}
+    return rows, all(verdict.passed for verdict in verdicts)
 
 
 def _folders() -> dict[str, str]:

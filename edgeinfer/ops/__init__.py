@@ -1,8 +1,9 @@
-"""The operations that models are made of, and where one of three implementations is picked.
+"""The operations that models are made of, and where one of the implementations is picked.
 
 - ``native``: whole steps of a layer in C++, on a CPU. Where it was built.
 - ``composed``: the same steps put together from single operations, which are
-  ``plain``, MLX alone: what a GPU runs; or
+  ``metal``, our kernels on the blocks of the file and MLX for the rest: what an Apple GPU runs;
+  ``plain``, MLX alone: what another GPU runs, and the twin of ``metal``; or
   ``host``, numpy on the arrays' own memory: MLX's CPU build multiplies with the reference BLAS, 10 to 70 times slower
   than numpy's OpenBLAS on the same two cores, and each of its small operations waits for another thread.
 
@@ -18,7 +19,7 @@ from typing import Final
 import mlx.core as mx
 
 from edgeinfer.native import obstacle, primitives
-from edgeinfer.ops import host, native, plain, workers
+from edgeinfer.ops import host, metal, native, plain, workers
 from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.parts import Cache, Heads, HeadsParts, LinearMap, MapParts, Span
@@ -33,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
-here: Implementation = plain if on_gpu else host
+here: Implementation = host if not on_gpu else metal if mx.metal.is_available() else plain
 fused: bool = primitives is not None and not on_gpu
 """Whether new models take the native path."""
 

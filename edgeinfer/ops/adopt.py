@@ -58,6 +58,8 @@ def _mapping(blocks: NDArray[np.uint8]) -> mmap:
     base: object = blocks
     while isinstance(base, np.ndarray):
         base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
     if not isinstance(base, mmap) or not blocks.flags.c_contiguous:
         raise ValueError("not blocks of a mapped file")
     return base

@@ -1,4 +1,4 @@
-"""Random packed matrices, and what a kernel's result is held against."""
+"""Random packed matrices and caches, and what a kernel's result is held against."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from edgeinfer.metal_kernels.attention import PAGE
 from edgeinfer.quant.codec import CODECS, Codec, decode
 from tests.tiny import encode
 
@@ -45,3 +46,27 @@ def worst(found: mx.array, expected: np.ndarray) -> float:
     """The largest difference over the largest value; infinite where a number is missing."""
     difference = np.abs(wide(found) - expected).max() / np.abs(expected).max()
     return float(difference) if np.isfinite(difference) else float("inf")
+
+
+def kv_cache(kv_heads: int, length: int, size: int, seed: int) -> mx.array:
+    """(K, capacity, D) float16 in whole pages; what lies behind the last token is no number."""
+    stored = np.full((kv_heads, -(-length // PAGE) * PAGE, size), np.nan, np.float16)
+    stored[:, :length] = np.array(floats((kv_heads, length, size), mx.float16, seed))
+    return mx.array(stored)
+
+
+def attention_in_float64(queries, keys, values, length, *, scale, window=0, softcap=0.0, sinks=None) -> np.ndarray:
+    """(L, H, D), (K, S, D), (K, S, D) -> (L, H * D), from the formula."""
+    rows, heads, size = queries.shape
+    k, v = (np.repeat(wide(each)[:, :length], heads // len(each), axis=0) for each in (keys, values))
+    scores = np.einsum("lhd,htd->hlt", wide(queries), k) * scale
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    place = np.arange(length - rows, length)[:, None] - np.arange(length)
+    scores = np.where((place >= 0) & ((place < window) if window else True), scores, -np.inf)
+    most = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total += np.exp(wide(sinks)[:, None, None] - most)
+    return np.einsum("hlt,htd->lhd", weights / total, v).reshape(rows, heads * size)

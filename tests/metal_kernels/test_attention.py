@@ -7,33 +7,10 @@ import numpy as np
 import pytest
 
 from edgeinfer.metal_kernels import attention
-from tests.metal_kernels.blocks import floats, worst
+from tests.metal_kernels.blocks import attention_in_float64, floats, kv_cache, worst
 from tests.metal_kernels.emulator import emulated
 
 pytestmark = pytest.mark.usefixtures("metal")
-
-
-def expected(queries, keys, values, length, *, scale, window=0, softcap=0.0, sinks=None) -> np.ndarray:
-    """(L, H, D), (K, S, D), (K, S, D) -> (L, H * D), from the formula."""
-    rows, heads, size = queries.shape
-    q, k, v = (np.array(each.astype(mx.float32)).astype(np.float64) for each in (queries, keys, values))
-    k, v = (np.repeat(each[:, :length], heads // len(each), axis=0) for each in (k, v))
-    scores = np.einsum("lhd,htd->hlt", q, k) * scale
-    if softcap:
-        scores = softcap * np.tanh(scores / softcap)
-    place = np.arange(length - rows, length)[:, None] - np.arange(length)
-    scores = np.where((place >= 0) & ((place < window) if window else True), scores, -np.inf)
-    most = scores.max(-1, keepdims=True)
-    weights = np.exp(scores - most)
-    total = weights.sum(-1, keepdims=True)
-    if sinks is not None:
-        total += np.exp(np.array(sinks).astype(np.float64)[:, None, None] - most)
-    return np.einsum("hlt,htd->lhd", weights / total, v).reshape(rows, heads * size)
-
-
-def cache(kv_heads: int, length: int, size: int, seed: int) -> mx.array:
-    capacity = -(-length // attention.PAGE) * attention.PAGE
-    return floats((kv_heads, capacity, size), mx.float16, seed)
 
 
 CASES = [
@@ -55,15 +32,17 @@ CASES = [
 @pytest.mark.parametrize("with_sinks", [False, True])
 def test_attention(rows, heads, kv_heads, size, length, options, with_sinks) -> None:
     queries = floats((rows, heads, size), seed=length)
-    keys, values = cache(kv_heads, length, size, 2), cache(kv_heads, length, size, 3)
+    keys, values = kv_cache(kv_heads, length, size, 2), kv_cache(kv_heads, length, size, 3)
     sinks = floats((heads,), seed=4) if with_sinks else None
     with emulated():
         y = attention.attend(queries, keys, values, length, scale=size**-0.5, sinks=sinks, **options)
-    assert worst(y, expected(queries, keys, values, length, scale=size**-0.5, sinks=sinks, **options)) < 1e-5
+    assert (
+        worst(y, attention_in_float64(queries, keys, values, length, scale=size**-0.5, sinks=sinks, **options)) < 1e-5
+    )
 
 
 def test_pages_may_lie_anywhere() -> None:
-    queries, keys, values = floats((2, 4, 64)), cache(2, 256, 64, 2), cache(2, 256, 64, 3)
+    queries, keys, values = floats((2, 4, 64)), kv_cache(2, 256, 64, 2), kv_cache(2, 256, 64, 3)
     order = np.random.default_rng(5).permutation(7)[:4]
     table = mx.array(order.reshape(2, 2).astype(np.int32))
 
@@ -74,13 +53,13 @@ def test_pages_may_lie_anywhere() -> None:
 
     with emulated():
         y = attention.attend(queries, scattered(keys), scattered(values), 200, scale=0.1, table=table)
-    assert worst(y, expected(queries, keys, values, 200, scale=0.1)) < 1e-5
+    assert worst(y, attention_in_float64(queries, keys, values, 200, scale=0.1)) < 1e-5
 
 
 @pytest.mark.parametrize("window", [0, 30])
 def test_a_row_has_the_same_bits_alone_and_among_others(window: int) -> None:
     length, rows = 265, 7
-    queries, keys, values = floats((rows, 4, 64)), cache(2, length, 64, 2), cache(2, length, 64, 3)
+    queries, keys, values = floats((rows, 4, 64)), kv_cache(2, length, 64, 2), kv_cache(2, length, 64, 3)
     with emulated():
         together = np.array(attention.attend(queries, keys, values, length, scale=0.125, window=window))
         for row in (0, 3, 6):
@@ -92,7 +71,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(window: int) -> None:
 @pytest.mark.usefixtures("emulator_only")
 @pytest.mark.parametrize("rows", [1, 16])
 def test_keys_and_values_are_read_once_for_all_queries(rows: int) -> None:
-    keys, values = cache(2, 256, 64, 2), cache(2, 256, 64, 3)
+    keys, values = kv_cache(2, 256, 64, 2), kv_cache(2, 256, 64, 3)
     with emulated() as metal:
         reports = metal.reports
         attention.attend(floats((rows, 16, 64)), keys, values, 256, scale=0.125)
@@ -103,7 +82,7 @@ def test_keys_and_values_are_read_once_for_all_queries(rows: int) -> None:
 @pytest.mark.usefixtures("emulator_only")
 @pytest.mark.parametrize("order", ["reverse", "random"])
 def test_no_bit_depends_on_the_schedule(order: str) -> None:
-    queries, keys, values = floats((3, 8, 64)), cache(2, 270, 64, 2), cache(2, 270, 64, 3)
+    queries, keys, values = floats((3, 8, 64)), kv_cache(2, 270, 64, 2), kv_cache(2, 270, 64, 3)
     with emulated():
         forward = np.array(attention.attend(queries, keys, values, 270, scale=0.125))
     with emulated(order=order):

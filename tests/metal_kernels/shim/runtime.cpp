@@ -29,7 +29,7 @@ struct EiBuffer {
   const char* name;
   void* data;            // copied in, and out again where it is an output
   uint64_t size, lead;   // lead: bytes in front of it that belong to another array
-  int output, ready;     // ready: an output that starts with a value
+  int output;
   uint64_t read, written;
 };
 struct EiLaunch {
@@ -347,10 +347,8 @@ void ei_run(EiLaunch* wanted) {
   for (int i = 0; i < launch->count; i++) {
     EiBuffer& buffer = launch->buffers[i];
     char* at = claim(i, buffer.name, buffer.size, buffer.lead, buffer.output, false);
-    if (buffer.output && !buffer.ready) memset(at, 0xff, buffer.size);
+    if (buffer.output) memset(at, 0xff, buffer.size);
     else memcpy(at, buffer.data, buffer.size);
-    if (buffer.ready)
-      for (uint64_t byte = 0; byte < buffer.size; byte++) slots[i].shadow[byte].writer.who = ~0u;
     pointers[i] = at;
   }
   uint groups[3];

@@ -1,0 +1,142 @@
+"""Faults planted in the kernels, as (what, text, text in its place, how it must be found)."""
+
+from __future__ import annotations
+
+BARRIER = "metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);"
+DEVICE_BARRIER = "metal::threadgroup_barrier(metal::mem_flags::mem_device);"
+SIMD_BARRIER = "metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);"
+
+QMV = [
+    ("first barrier removed", f"{SIMD_BARRIER}\n      if (lane", "if (lane", "uninitialised"),
+    ("second barrier removed", f"rows, lane);\n      {SIMD_BARRIER}", "rows, lane);", "race"),
+    (
+        "barrier of the wrong memory",
+        f"{SIMD_BARRIER}\n      if",
+        f"{SIMD_BARRIER.replace('mem_threadgroup', 'mem_none')}\n      if",
+        "race",
+    ),
+    ("row guard off by one", "all_outputs - output, 0", "all_outputs - output + 1, 0", "bounds"),
+    ("row guard missing in the write", "if (m < rows && n < present)", "if (m < rows)", "race"),
+    ("x guard missing", "metal::min(all_rows - row, ROWS)", "ROWS", "bounds"),
+    ("one byte too many", "halves; i += 32", "halves + 1; i += 32", "race"),
+    (
+        "sum of half the lanes",
+        "const float sum = metal::simd_sum(product.sum[m][n]);",
+        "float sum = 0; if (lane < 16) sum = metal::simd_sum(product.sum[m][n]);",
+        "divergent-simd",
+    ),
+    ("every lane writes", "if (lane == (m * OUTPUTS + n) % 32) y", "y", "race"),
+    (
+        "wrong address space",
+        "const device ushort* source = (const device",
+        "const threadgroup ushort* source = (const device",
+        "compile",
+    ),
+    ("offset forgotten", "Codec::has_offset ? metal::fma(chunk.offset, total, scaled) : scaled", "scaled", "numbers"),
+    ("sum not cleared", "sum[m][n] = 0;", "if (m) sum[m][n] = 0;", "numbers"),
+    ("nibbles swapped", ">> (i % run / 32 * bits)", ">> (4 - i % run / 32 * bits)", "numbers"),
+    (
+        "group of another chunk",
+        "scale = Codec::scale(block, i / Codec::group)",
+        "scale = Codec::scale(block, i / 64)",
+        "numbers",
+    ),
+]
+QMV_TAIL = [
+    ("end of a row not seen", "if (lane * 8 < weights)", "if (lane * 8 <= weights)", "bounds"),
+    (
+        "a whole step at the end",
+        "metal::min(columns - start, int(Stage<Codec>::weights))",
+        "Stage<Codec>::weights",
+        "bounds",
+    ),
+]
+QMM = [
+    ("barrier after the load removed", f"{BARRIER}\n  quarter", "  quarter", "race"),
+    ("barrier after the product removed", f"output_part);\n  {BARRIER}", "output_part);", "race"),
+    ("barrier before the write removed", f"{BARRIER}\nfor (int at", "for (int at", "race"),
+    ("only a simdgroup barrier", f"{BARRIER}\n  quarter", f"{SIMD_BARRIER}\n  quarter", "uninitialised"),
+    ("guard of rows missing", "const bool there = m < rows && ", "const bool there = ", "bounds"),
+    ("guard of columns missing", "m < rows && k + first < columns", "m < rows", "bounds"),
+    ("guard of the matrix missing", "n < outputs && k + first < columns", "k + first < columns", "bounds"),
+    ("guard of the write missing", "if (m < rows && n < outputs)", "if (n < outputs)", "bounds"),
+    (
+        "one simdgroup leaves early",
+        "quarter.clear();",
+        "quarter.clear(); if (simdgroup == 3) return;",
+        "divergent-barrier",
+    ),
+    ("quarters in one place", "const int output_part = simdgroup % 2 * 16", "const int output_part = 0", "race"),
+    ("fragment from the wrong row", "left + i * 8 * stride + k", "left + i * 4 * stride + k", "numbers"),
+    (
+        "tile too small",
+        "threadgroup float right[qmm::tile * qmm::stride]",
+        "threadgroup float right[qmm::tile * qmm::tile]",
+        "bounds",
+    ),
+]
+ROWS = [
+    (
+        "chunk too far",
+        "weights.unpack(w + ulong(tokens[token]) * w_shape[1], chunk)",
+        "weights.unpack(w + ulong(tokens[token]) * w_shape[1], chunk + 1)",
+        "bounds",
+    ),
+    ("token too far", "tokens[token])", "tokens[token + 8])", "bounds"),
+    ("signed past the end", "ulong(tokens[token])", "ulong(-tokens[token])", "bounds"),
+    ("written twice", "y[ulong(token) * columns", "y[ulong(0) * columns", "race"),
+    ("one weight short", "for (int j = 0; j < 8; j++) y[", "for (int j = 0; j < 7; j++) y[", "unwritten"),
+    ("array overrun", "for (int j = 0; j < 8; j++) y[", "for (int j = 0; j < 9; j++) y[", "array-index"),
+    ("nibbles swapped", ">> (i % run / 32 * bits)", ">> (4 - i % run / 32 * bits)", "numbers"),
+    ("six-bit scales mixed up", "s[g - 4] >> 6 << 4; }", "s[g - 4] >> 6 << 3; }", "numbers"),
+]
+
+
+ATTENTION_PART = [
+    (
+        "keys read too early",
+        f"length, index, threads);\n  {BARRIER}\n  softmax.score",
+        "length, index, threads);\n  softmax.score",
+        "uninitialised",
+    ),
+    ("keys overwritten too early", f"first + lane, lane);\n  {BARRIER}", "first + lane, lane);", "race"),
+    ("values read too early", f"{BARRIER}\n  softmax.mix", "softmax.mix", "race"),
+    ("values overwritten too early", f"present, lane);\n  {BARRIER}", "present, lane);", "race"),
+    ("barrier of the wrong memory", f"{BARRIER}\n  softmax.mix", f"{DEVICE_BARRIER}\n  softmax.mix", "race"),
+    ("tokens behind the last one", "metal::min(length - first, int(tile)) * Size", "tile * Size", "numbers"),
+    ("window off by one", "token > place - window", "token >= place - window", "numbers"),
+    ("sees the future", "token <= place &&", "token <= place + 1 &&", "numbers"),
+    (
+        "tile without its padding",
+        "threadgroup half tile[attention::tile * (SIZE + 2)]",
+        "threadgroup half tile[attention::tile * SIZE]",
+        "bounds",
+    ),
+    ("weight of the next token", "ushort(t)", "ushort(t + 1)", "inactive-lane"),
+    ("sum not rescaled", "sum[q][s] *= kept", "sum[q][s] *= 1", "numbers"),
+    (
+        "queries of another KV head",
+        "const int start = simdgroup_index_in_threadgroup * QUERIES",
+        "const int start = 0",
+        "race",
+    ),
+    ("page of another head", "table + head * head_pages", "table + head", "numbers"),
+    ("page too far", "table[first / page]", "table[first / page + 4]", "bounds"),
+    ("channel guard missing in the write", "if (s * 32 + lane < SIZE) part", "part", "race"),
+    ("a simdgroup leaves early", "softmax.clear();", "softmax.clear(); if (start > 0) return;", "divergent-barrier"),
+]
+ATTENTION_MERGE = [
+    ("one split too far", "for (int s = 0; s < splits; s++) most", "for (int s = 0; s <= splits; s++) most", "bounds"),
+    ("sink left out", "SINKS ? metal::precise::exp(sinks[head] - most) : 0.0f", "0.0f", "numbers"),
+    ("sink of another head", "SINKS ? sinks[head]", "SINKS ? sinks[head + 8]", "bounds"),
+    ("not divided", "mixed / sum", "mixed", "numbers"),
+    ("every lane writes everything", "int d = lane", "int d = 0", "race"),
+    ("last channel left out", "d < SIZE; d += 32", "d < SIZE - 1; d += 32", "unwritten"),
+    ("splits at the wrong distance", "threads_per_grid.z * heads", "heads", "numbers"),
+    (
+        "not rescaled",
+        "mixed = metal::fma(metal::precise::exp(largest[place] - most), part",
+        "mixed = metal::fma(1, part",
+        "numbers",
+    ),
+]
