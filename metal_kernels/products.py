@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 
-from edgeinfer.metal_kernels.launcher import Template, launch
+from edgeinfer.metal_kernels.launcher import LEAST, Template, launch
+from edgeinfer.metal_kernels.specs import ACTIVATIONS
 from edgeinfer.metal_kernels.tuning import ROW_TILES, outputs_for, tuning
 from edgeinfer.quant.codec import Codec
 
@@ -18,6 +21,19 @@ def supports(codec: Codec, columns: int) -> bool:
     return codec.decodable and columns % max(CHUNK, codec.weights) == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a product of few rows does along the way: rms_norm(x, gain, eps) before it, bias and residual behind it.
+
+    gain: (K,), bias: (N,), float32; residual: (M, N).
+    """
+
+    gain: mx.array | None = None
+    eps: float = 0.0
+    bias: mx.array | None = None
+    residual: mx.array | None = None
+
+
 def multiply(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
     """x @ decode(w).T, summed in float32. x: (M, K) -> (M, N) of the same type.
 
@@ -26,18 +42,47 @@ def multiply(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
     return qmv(x, w, codec) if x.shape[0] <= tuning().small_rows else qmm(x, w, codec)
 
 
-def qmv(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
+def qmv(x: mx.array, w: mx.array, codec: Codec, extras: Extras | None = None) -> mx.array:
     """The kernel for few rows: reads each byte of the matrix once for every 16 of them."""
+    extras = extras or Extras()
     rows, outputs = x.shape[0], w.shape[0]
+    template, grid, threadgroup = _few_rows(rows, outputs, x.dtype, codec)
+    given = (extras.gain, extras.bias, extras.residual)
+    inputs = [w, x, *(_unused() if each is None else each for each in given), mx.array(extras.eps, mx.float32)]
+    inputs += [mx.array(each is not None) for each in given]
+    (y,) = launch("qmv", inputs, template, grid, threadgroup, [(rows, outputs)], [x.dtype])
+    return y
+
+
+def qmv_gated(
+    x: mx.array, gate: mx.array, up: mx.array, codec: Codec, activation: str, extras: Extras | None = None
+) -> mx.array:
+    """activation(gate) * up of two matrices of one codec and shape, for few rows. Of the extras only a norm."""
+    extras = extras or Extras()
+    rows, outputs = x.shape[0], gate.shape[0]
+    template, grid, threadgroup = _few_rows(rows, outputs, x.dtype, codec)
+    template = [*template, ("ACTIVATION", ACTIVATIONS.index(activation))]
+    gain = _unused() if extras.gain is None else extras.gain
+    inputs = [gate, up, x, gain, mx.array(extras.eps, mx.float32), mx.array(extras.gain is not None)]
+    (y,) = launch("qmv_gated", inputs, template, grid, threadgroup, [(rows, outputs)], [x.dtype])
+    return y
+
+
+def _few_rows(
+    rows: int, outputs: int, dtype: mx.Dtype, codec: Codec
+) -> tuple[Template, tuple[int, int, int], tuple[int, int, int]]:
+    """Template, grid and threadgroup of the kernels for few rows."""
     tile = next((each for each in ROW_TILES if each >= rows), ROW_TILES[-1])
     tuned = tuning()
     per_simdgroup = outputs_for(tuned, tile)
     groups = -(-outputs // (per_simdgroup * tuned.simdgroups))
-    template: Template = [("T", x.dtype), ("CODEC", codec.ggml_id), ("ROWS", tile), ("OUTPUTS", per_simdgroup),
+    template: Template = [("T", dtype), ("CODEC", codec.ggml_id), ("ROWS", tile), ("OUTPUTS", per_simdgroup),
                 ("SIMDGROUPS", tuned.simdgroups)]  # fmt: skip
-    grid = (32, tuned.simdgroups * groups, -(-rows // tile))
-    (y,) = launch("qmv", [w, x], template, grid, (32, tuned.simdgroups, 1), [(rows, outputs)], [x.dtype])
-    return y
+    return template, (32, tuned.simdgroups * groups, -(-rows // tile)), (32, tuned.simdgroups, 1)
+
+
+def _unused() -> mx.array:
+    return mx.zeros(LEAST)
 
 
 def qmm(x: mx.array, w: mx.array, codec: Codec) -> mx.array:

@@ -22,12 +22,36 @@ class KernelSpec:
     padded: frozenset[str] = frozenset()
 
 
+ACTIVATIONS = ("silu", "gelu")
+"""What a gate may pass through; a kernel knows each by its place."""
+
+FUSED = frozenset({"norm", "bias", "residual", "activation"})
+"""Parts of a linear map (``ops.parts.MapParts``) that the kernels for few rows do along with the product. A norm of the
+result is not among them: it needs whole rows, which no threadgroup sees."""
+
+
 def _table(*rows: KernelSpec) -> dict[str, KernelSpec]:
     return {row.name: row for row in rows}
 
 
 KERNELS = _table(
-    KernelSpec("qmv", ("w", "x"), ("y",), ("T", "CODEC", "ROWS", "OUTPUTS", "SIMDGROUPS"), "x @ decode(w).T"),
+    KernelSpec(
+        "qmv",
+        ("w", "x", "gain", "bias", "residual", "eps", "has_norm", "has_bias", "has_residual"),
+        ("y",),
+        ("T", "CODEC", "ROWS", "OUTPUTS", "SIMDGROUPS"),
+        "residual + rms_norm(x, gain) @ decode(w).T + bias",
+        scalars=frozenset({"eps", "has_norm", "has_bias", "has_residual"}),
+        padded=frozenset({"bias", "residual"}),
+    ),
+    KernelSpec(
+        "qmv_gated",
+        ("w", "up", "x", "gain", "eps", "has_norm"),
+        ("y",),
+        ("T", "CODEC", "ROWS", "OUTPUTS", "SIMDGROUPS", "ACTIVATION"),
+        "activation(norm @ decode(w).T) * (norm @ decode(up).T), norm = rms_norm(x, gain)",
+        scalars=frozenset({"eps", "has_norm"}),
+    ),
     KernelSpec("qmm", ("w", "x"), ("y",), ("T", "CODEC"), "x @ decode(w).T"),
     KernelSpec("rows", ("w", "tokens"), ("y",), ("T", "CODEC"), "decode(w)[tokens]", padded=frozenset({"tokens"})),
     KernelSpec(

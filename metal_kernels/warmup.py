@@ -9,6 +9,7 @@ from functools import cache, partial
 import mlx.core as mx
 
 from edgeinfer.metal_kernels import attention, products
+from edgeinfer.metal_kernels.specs import ACTIVATIONS
 from edgeinfer.metal_kernels.tuning import ROW_TILES
 from edgeinfer.quant.codec import Codec
 
@@ -31,6 +32,9 @@ def codec_obstacle(codec: Codec) -> str:
         yield f"rows<{codec.name}>", partial(products.rows, mx.array([0], mx.int32), w, codec)
         for rows in ROW_TILES:
             yield f"qmv<{codec.name}, {rows} rows>", partial(products.qmv, mx.zeros((rows, columns)), w, codec)
+            for activation in ACTIVATIONS:
+                gated = partial(products.qmv_gated, mx.zeros((rows, columns)), w, w, codec, activation)
+                yield f"qmv_gated<{codec.name}, {activation}, {rows} rows>", gated
         yield f"qmm<{codec.name}>", partial(products.qmm, mx.zeros((products.TILE, columns)), w, codec)
 
     return _first_failure(calls(), f"{codec.name} is multiplied by MLX's own kernels")

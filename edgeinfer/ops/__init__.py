@@ -51,7 +51,10 @@ def prepared_bytes(codec: Codec, weights: int) -> int:
 
 def linear_map(parts: MapParts) -> LinearMap:
     """A linear map and all that is done around it, as one operation where there is one."""
-    return (native.linear_map(parts) if fused else None) or ComposedMap(parts, here)
+    composed = ComposedMap(parts, here)
+    if here is metal:
+        return metal.linear_map(parts, composed)
+    return (native.linear_map(parts) if fused else None) or composed
 
 
 def chain(first: LinearMap, then: LinearMap) -> LinearMap:

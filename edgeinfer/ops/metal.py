@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import mlx.core as mx
 
 from edgeinfer.metal_kernels import attention as kernels
 from edgeinfer.metal_kernels import products, warmup
+from edgeinfer.metal_kernels.specs import FUSED
+from edgeinfer.metal_kernels.tuning import tuning
 from edgeinfer.ops import plain
 from edgeinfer.ops.adopt import adopt
+from edgeinfer.ops.parts import LinearMap, MapParts
 from edgeinfer.ops.weights import PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
 
@@ -47,6 +51,54 @@ def prepare(packed: PackedWeight, wide: bool) -> Weight:
     if not products.supports(packed.codec, packed.shape[1]) or warmup.codec_obstacle(packed.codec):
         return plain.prepare(packed, wide)
     return BlockWeight(packed.codec, adopt(packed.blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class FusedMap:
+    """A linear map of few rows in one launch a matrix, or one for gate and up; of more rows as ``composed`` has it."""
+
+    parts: MapParts
+    composed: LinearMap
+    biases: Sequence[mx.array | None]
+
+    def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
+        parts = self.parts
+        if x.shape[0] > tuning().small_rows:
+            return self.composed(x, residual)
+        blocks = [weight for weight in parts.weights if isinstance(weight, BlockWeight)]
+        extras = products.Extras(gain=parts.norm, eps=parts.eps)
+        if parts.activation:
+            gate, up = blocks
+            y = products.qmv_gated(x, gate.blocks, up.blocks, gate.codec, parts.activation, extras)
+            return y if residual is None else plain.add(residual, y)
+        if len(blocks) == 1:
+            extras = replace(extras, bias=self.biases[0], residual=residual)
+            return products.qmv(x, blocks[0].blocks, blocks[0].codec, extras)
+        pairs = zip(blocks, self.biases, strict=True)
+        y = mx.concatenate(
+            [products.qmv(x, each.blocks, each.codec, replace(extras, bias=bias)) for each, bias in pairs], axis=1
+        )
+        return y if residual is None else plain.add(residual, y)
+
+
+def linear_map(parts: MapParts, composed: LinearMap) -> LinearMap:
+    """``composed``, or the fused form where the kernels have all of its parts."""
+    blocks = [weight for weight in parts.weights if isinstance(weight, BlockWeight)]
+    given = {
+        "norm": parts.norm,
+        "bias": parts.bias,
+        "post_norm": parts.post_norm,
+        "activation": parts.activation or None,
+    }
+    used = {name for name, part in given.items() if part is not None}
+    alike = len({(each.codec, each.blocks.shape) for each in blocks}) == 1
+    if len(blocks) < len(parts.weights) or not used <= FUSED or (parts.activation and (not alike or "bias" in used)):
+        return composed
+    ends = list(accumulate(each.blocks.shape[0] for each in blocks))
+    biases: list[mx.array | None] = [None] * len(blocks)
+    if parts.bias is not None:
+        biases = list(mx.split(parts.bias, ends[:-1]))
+    return FusedMap(parts, composed, biases)
 
 
 def bits(codec: Codec) -> float:

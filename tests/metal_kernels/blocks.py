@@ -70,3 +70,16 @@ def attention_in_float64(queries, keys, values, length, *, scale, window=0, soft
     if sinks is not None:
         total += np.exp(wide(sinks)[:, None, None] - most)
     return np.einsum("hlt,htd->lhd", weights / total, v).reshape(rows, heads * size)
+
+
+def rms_norm(x: mx.array, gain: mx.array, eps: float) -> np.ndarray:
+    rows = wide(x)
+    return np.asarray(rows / np.sqrt(np.square(rows).mean(-1, keepdims=True) + eps) * wide(gain))
+
+
+def gated(gate: Matrix, up: Matrix, x: np.ndarray, activation: str) -> np.ndarray:
+    """activation(x @ gate.T) * (x @ up.T)."""
+    y = x @ gate.weights.T.astype(np.float64)
+    inner = np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3))
+    passed = y / (1 + np.exp(-y)) if activation == "silu" else 0.5 * y * (1 + inner)
+    return np.asarray(passed * (x @ up.weights.T.astype(np.float64)))

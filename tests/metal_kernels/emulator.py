@@ -101,7 +101,7 @@ class Emulator:
     lead: dict[str, int] = field(default_factory=dict)
     strict: bool = True
     reports: list[Report] = field(default_factory=list)
-    texts: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict, repr=False)
 
     def metal_kernel(self, name: str, input_names: Sequence[str], output_names: Sequence[str], source: str,
                      header: str = "", **options: Any) -> _Compiled:  # fmt: skip

@@ -8,7 +8,7 @@ SIMD_BARRIER = "metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);"
 
 QMV = [
     ("first barrier removed", f"{SIMD_BARRIER}\n      if (lane", "if (lane", "uninitialised"),
-    ("second barrier removed", f"rows, lane);\n      {SIMD_BARRIER}", "rows, lane);", "race"),
+    ("second barrier removed", f"lane, norm);\n      }}\n      {SIMD_BARRIER}", "lane, norm);\n      }", "race"),
     (
         "barrier of the wrong memory",
         f"{SIMD_BARRIER}\n      if",
@@ -21,11 +21,11 @@ QMV = [
     ("one byte too many", "halves; i += 32", "halves + 1; i += 32", "race"),
     (
         "sum of half the lanes",
-        "const float sum = metal::simd_sum(product.sum[m][n]);",
-        "float sum = 0; if (lane < 16) sum = metal::simd_sum(product.sum[m][n]);",
+        "const float sum = product.result(m, n, columns, eps, has_norm);",
+        "float sum = 0; if (lane < 16) sum = product.result(m, n, columns, eps, has_norm);",
         "divergent-simd",
     ),
-    ("every lane writes", "if (lane == (m * OUTPUTS + n) % 32) y", "y", "race"),
+    ("every lane writes", "if (lane == (m * OUTPUTS + n) % 32) {", "{", "race"),
     (
         "wrong address space",
         "const device ushort* source = (const device",
@@ -41,6 +41,26 @@ QMV = [
         "scale = Codec::scale(block, i / 64)",
         "numbers",
     ),
+]
+QMV_FUSED = [
+    ("gain of another chunk", "gain + first", "gain + start", "numbers"),
+    ("gain too far", "gain + first", "gain + first + columns", "bounds"),
+    ("square not summed over lanes", "metal::simd_sum(squares[m])", "squares[m]", "numbers"),
+    ("mean over the wrong length", "/ float(columns)", "/ 256.0f", "numbers"),
+    ("squares not cleared", "squares[m] = 0;", "", "numbers"),
+    ("bias of another tile", "bias[output + n]", "bias[n]", "numbers"),
+    ("bias too far", "bias[output + n]", "bias[output + n + 8]", "bounds"),
+    ("residual of another row", "residual[at]", "residual[at + all_outputs]", "bounds"),
+]
+GATED = [
+    ("gate and other swapped", "activation::of<ACTIVATION>(gate.", "activation::of<ACTIVATION>(other.", "numbers"),
+    ("another activation", "which == 0", "which == 1", "numbers"),
+    ("matrices mixed up", "other.run(up + matrix", "other.run(w + matrix", "numbers"),
+    ("simdgroups share memory", "staged + simdgroup * OUTPUTS * Stage<Codec>::halves;", "staged;", "race"),
+    ("memory of one simdgroup", "staged[SIMDGROUPS * OUTPUTS", "staged[OUTPUTS", "bounds"),
+    ("row guard missing", "if (m < rows && n < present)", "if (m < rows)", "race"),
+    ("half the lanes", "const float gated = ", "if (lane > 15) continue; const float gated = ", "divergent-simd"),
+    ("every lane writes", "if (lane == (m * OUTPUTS + n) % 32) y", "y", "race"),
 ]
 QMV_TAIL = [
     ("end of a row not seen", "if (lane * 8 < weights)", "if (lane * 8 <= weights)", "bounds"),

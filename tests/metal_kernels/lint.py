@@ -20,7 +20,7 @@ RULES = tuple(
     Rule(re.compile(pattern, re.M), reason)
     for pattern, reason in (
         (r"\bdouble\b", "Metal has no double"),
-        (r"\bgoto\b|\bthrow\b|\btry\b|\bvirtual\b|\bnew\b|\bdelete\b|\bthread_local\b", "not in Metal's C++"),
+        (r"\b(?:goto|throw|try|virtual|new|delete|thread_local)\b", "not in Metal's C++"),
         (r"\bstd::", "Metal has no standard library of C++"),
         (r"\b__builtin_\w+", "a builtin of clang"),
         (r"\bif constexpr\b", "C++17; Metal 3 is C++14"),

@@ -11,7 +11,7 @@ import pytest
 from edgeinfer.metal_kernels import attention, products
 from edgeinfer.quant.codec import CODECS
 from tests.metal_kernels import faults
-from tests.metal_kernels.blocks import attention_in_float64, floats, kv_cache, matrix, wide, worst
+from tests.metal_kernels.blocks import attention_in_float64, floats, gated, kv_cache, matrix, rms_norm, wide, worst
 from tests.metal_kernels.emulator import CompileError, KernelFault, emulated
 
 pytestmark = pytest.mark.usefixtures("emulator_only")
@@ -32,6 +32,18 @@ def _product(kernel: str) -> Callable[[], tuple[mx.array, np.ndarray]]:
     if kernel == "rows":
         return lambda: (call(mx.array(tokens, mx.int32), w.array, w.codec), w.weights[tokens])
     return lambda: (call(x, w.array, w.codec), wide(x) @ w.weights.T)
+
+
+def _fused() -> tuple[mx.array, np.ndarray]:
+    w, x, residual = matrix(CODECS["q4_k"], 13, 512), floats((3, 512)), floats((3, 13), seed=2)
+    gain, bias = floats((512,), seed=3), floats((13,), seed=4)
+    y = products.qmv(x, w.array, w.codec, products.Extras(gain, 1e-5, bias, residual))
+    return y, wide(residual) + wide(bias) + rms_norm(x, gain, 1e-5) @ w.weights.T
+
+
+def _gated() -> tuple[mx.array, np.ndarray]:
+    gate, up, x = matrix(CODECS["q4_k"], 13, 512), matrix(CODECS["q4_k"], 13, 512, seed=9), floats((3, 512))
+    return products.qmv_gated(x, gate.array, up.array, gate.codec, "silu"), gated(gate, up, wide(x), "silu")
 
 
 def _attention() -> tuple[mx.array, np.ndarray]:
@@ -57,6 +69,8 @@ CASES = [
     pytest.param(run, before, after, kind, id=f"{kernel}: {name}")
     for kernel, run, planted in (
         *((kernel, _product(kernel), row[-1]) for kernel, row in PRODUCTS.items()),
+        ("qmv, fused", _fused, faults.QMV_FUSED),
+        ("qmv_gated", _gated, faults.GATED),
         ("attention", _attention, faults.ATTENTION_PART + faults.ATTENTION_MERGE),
     )
     for name, before, after, kind in planted
@@ -68,7 +82,7 @@ def test_a_planted_fault_is_caught(run, before: str, after: str, kind: str) -> N
     assert _verdict((before, after), run) == kind
 
 
-@pytest.mark.parametrize("run", [*map(_product, PRODUCTS), _attention])
+@pytest.mark.parametrize("run", [*map(_product, PRODUCTS), _fused, _gated, _attention])
 def test_nothing_is_found_without_one(run) -> None:
     with emulated():
         assert worst(*run()) < 1e-5

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from edgeinfer.metal_kernels import products
+from edgeinfer.metal_kernels.specs import ACTIVATIONS
 from edgeinfer.quant.codec import CODECS, Codec
-from tests.metal_kernels.blocks import BOUNDS, DECODABLE, floats, matrix, wide, worst
+from tests.metal_kernels.blocks import BOUNDS, DECODABLE, floats, gated, matrix, rms_norm, wide, worst
 from tests.metal_kernels.emulator import emulated
 
 pytestmark = pytest.mark.usefixtures("metal")
@@ -100,6 +101,29 @@ def test_traffic_grows_with_x_alone(rows: int) -> None:
         products.qmv(floats((rows, 1024)), w.array, w.codec)
     assert metal.reports[-1].read["w"] == w.blocks.nbytes
     assert metal.reports[-1].threadgroup_bytes == (8 if rows <= 8 else 4) * 144  # 144 bytes hold 256 weights
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("used", [("gain",), ("bias",), ("residual",), ("gain", "bias", "residual")])
+def test_norm_bias_and_residual_go_along(rows: int, used: tuple[str, ...]) -> None:
+    w, x = matrix(CODECS["q6_k"], 13, 512), floats((rows, 512))
+    given = {"gain": floats((512,), seed=3), "bias": floats((13,), seed=4), "residual": floats((rows, 13), seed=2)}
+    extras = products.Extras(eps=1e-5, **{name: given[name] for name in used})
+    with emulated():
+        y = products.qmv(x, w.array, w.codec, extras)
+    expected = (rms_norm(x, given["gain"], 1e-5) if "gain" in used else wide(x)) @ w.weights.T
+    expected = expected + sum(wide(given[name]) for name in used if name != "gain")
+    assert worst(y, expected) < 1e-6
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("name", "rows"), [("q4_k", 1), ("q5_0", 9)])
+def test_gate_and_up_in_one_launch(activation: str, name: str, rows: int) -> None:
+    gate, up = matrix(CODECS[name], 13, 512), matrix(CODECS[name], 13, 512, seed=9)
+    x, gain = floats((rows, 512)), floats((512,), seed=3)
+    with emulated():
+        y = products.qmv_gated(x, gate.array, up.array, gate.codec, activation, products.Extras(gain, 1e-5))
+    assert worst(y, gated(gate, up, rms_norm(x, gain, 1e-5), activation)) < 1e-6
 
 
 def test_what_has_no_kernel_is_named() -> None:

@@ -36,6 +36,7 @@ def texts(metal: None) -> dict[str, str]:
     with emulated() as emulator:
         w = matrix(CODECS["q4_k"], 9, 256)
         products.qmv(floats((2, 256)), w.array, w.codec)
+        products.qmv_gated(floats((2, 256)), w.array, w.array, w.codec, "silu")
         products.qmm(floats((20, 256), mx.float16), w.array, w.codec)
         products.rows(mx.array([1], mx.int32), w.array, w.codec)
         attention.attend(floats((1, 8, 64)), kv_cache(2, 9, 64, 1), kv_cache(2, 9, 64, 2), 9, scale=1.0)
