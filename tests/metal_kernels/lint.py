@@ -28,7 +28,7 @@ RULES = tuple(
         (r"^\s*static (?!constexpr)(?:const )?\w+ \w+(?: =|;)", "a static variable outside the constant address space"),
         (r"\b(?:ceildiv|cast_to|Limits|hypot|log1p|elem_to_loc\w*|WorkPerThread|ConditionalType)\b",
          "a name that the text MLX puts in front has taken"),
-        (r"(?<![\w:.])(?:simd_\w+|simdgroup_\w+|threadgroup_barrier|fma|exp|min|max|clamp)\(", "write metal:: in front"),
+        (r"(?<![\w:.])(?:simd(?:group)?_\w+|threadgroup_barrier|fma|exp|min|max|clamp)\(", "write metal:: in front"),
         (r"(?<!precise::)\b(?:exp|tanh)\(", "fast math would change it: write metal::precise:: in front"),
     )
 )  # fmt: skip

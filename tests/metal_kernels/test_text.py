@@ -126,7 +126,8 @@ def test_a_small_input_is_refused_or_padded() -> None:
 @pytest.mark.parametrize(
     ("architecture", "row"),
     [("applegpu_g13g", tuning.BY_GENERATION[13]), ("applegpu_g14s", tuning.BY_GENERATION[14]),
-     ("applegpu_g16s", tuning.DEFAULT), ("applegpu_g99x", tuning.DEFAULT), ("sm_90", tuning.DEFAULT), ("", tuning.DEFAULT)],
+     ("applegpu_g16s", tuning.DEFAULT), ("applegpu_g99x", tuning.DEFAULT),
+     ("sm_90", tuning.DEFAULT), ("", tuning.DEFAULT)],
 )  # fmt: skip
 def test_a_gpu_takes_its_own_row_or_the_default(architecture: str, row: tuning.Tuning) -> None:
     assert tuning.tuning_for(architecture) == row
