@@ -62,11 +62,14 @@ class KernelFault(Exception):
 
 @dataclass
 class Report:
-    """Bytes that a launch read and wrote, by buffer, and the threadgroup memory of one threadgroup."""
+    """Bytes that a launch read and wrote, by buffer; the threadgroup memory of one threadgroup, and the bytes read of
+    it by all; fused multiply-adds."""
 
     read: dict[str, int] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
     threadgroup_bytes: int = 0
+    threadgroup_read: int = 0
+    products: int = 0
 
 
 class _Site(ctypes.Structure):
@@ -84,7 +87,8 @@ class _Launch(ctypes.Structure):
     _fields_ = (
         ("entry", ctypes.c_void_p), ("buffers", ctypes.POINTER(_Buffer)), ("count", ctypes.c_int),
         ("grid", ctypes.c_uint * 3), ("group", ctypes.c_uint * 3), ("order", ctypes.c_int), ("seed", ctypes.c_uint),
-        ("threadgroup_bytes", ctypes.c_uint64), ("kind", ctypes.c_char * 32), ("text", ctypes.c_char * 256),
+        ("threadgroup_bytes", ctypes.c_uint64), ("threadgroup_read", ctypes.c_uint64),
+        ("products", ctypes.c_uint64), ("kind", ctypes.c_char * 32), ("text", ctypes.c_char * 256),
         ("file", ctypes.c_char * 128), ("line", ctypes.c_int), ("pc", ctypes.c_uint64), ("other_pc", ctypes.c_uint64),
     )  # fmt: skip
 
@@ -197,8 +201,13 @@ def _run(
         line = f"{launch.file.decode()}:{launch.line}" if launch.line else _line(path, launch.pc)
         other = _line(path, launch.other_pc) if launch.other_pc else ""
         raise KernelFault(launch.kind.decode(), launch.text.decode(), line, other)
-    return Report({each.name.decode(): each.read for each in buffers},
-                  {each.name.decode(): each.written for each in buffers}, launch.threadgroup_bytes)  # fmt: skip
+    return Report(
+        {each.name.decode(): each.read for each in buffers},
+        {each.name.decode(): each.written for each in buffers},
+        launch.threadgroup_bytes,
+        launch.threadgroup_read,
+        launch.products,
+    )
 
 
 def _line(path: Path, pc: int) -> str:

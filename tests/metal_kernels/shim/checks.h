@@ -39,7 +39,7 @@ struct EiLaunch {
   uint grid[3], group[3];
   int order;  // 0 forward, 1 reverse, 2 random
   uint seed;
-  uint64_t threadgroup_bytes;                // filled in
+  uint64_t threadgroup_bytes, threadgroup_read, products;  // filled in
   char kind[32], text[256], file[128];       // the fault
   int line;
   uint64_t pc, other_pc;
@@ -153,6 +153,7 @@ void access(uint64_t address, uint64_t size, bool write, bool aligned, uint64_t 
     stop("misaligned", text, {}, pc);
   }
   (write ? slot.written : slot.read) += size;
+  if (slot.threadgroup && !write) launch->threadgroup_read += size;
   if (!slot.writable) {
     if (write) stop("read-only", slot.name, {}, pc);
     return;

@@ -144,6 +144,8 @@ void unwritten() {
 
 extern "C" {
 
+unsigned long ei_products;
+
 void ei_run(EiLaunch* wanted) {
   launch = wanted;
   faulted = false;
@@ -162,7 +164,8 @@ void ei_run(EiLaunch* wanted) {
   uint groups[3];
   for (int i = 0; i < 3; i++) groups[i] = (launch->grid[i] + launch->group[i] - 1) / launch->group[i];
   const uint3 counts = {groups[0], groups[1], groups[2]};
-  launch->threadgroup_bytes = 0;
+  launch->threadgroup_bytes = launch->threadgroup_read = 0;
+  ei_products = 0;
   for (int index : in_order(0, groups[0] * groups[1] * groups[2])) {
     const uint3 position = {index % groups[0], index / groups[0] % groups[1], index / (groups[0] * groups[1])};
     uint size[3];
@@ -173,6 +176,7 @@ void ei_run(EiLaunch* wanted) {
     run_threadgroup(position);
     if (faulted) break;
   }
+  launch->products = ei_products;
   if (!faulted) unwritten();
   for (int i = 0; i < launch->count; i++) {
     EiBuffer& buffer = launch->buffers[i];
