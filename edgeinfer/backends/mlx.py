@@ -72,6 +72,7 @@ class MLXBackend:
 
     def __init__(self, loaded: Loaded, threads: int = 0) -> None:
         self._model = loaded.model
+        self._file = loaded.file
         self._running: WeakSet[MLXSequence] = WeakSet()
         self._closed = False
         self._untidy = 0
@@ -152,6 +153,8 @@ class MLXBackend:
             return
         self._closed = True
         self._store.clear()
+        if self._file is not None:
+            self._file.close()
         for sequence in list(self._running):
             sequence.cached = CachedSequence.empty(())
         del self._model
@@ -163,6 +166,8 @@ class MLXBackend:
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
         self.check_running()
+        if self._file is not None:
+            self._file.check_unchanged()
         check_states(self, MLXSequence, chunks)
         for chunk in chunks:
             _check_ids(chunk.tokens, self.info.vocab_size)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from edgeinfer import ops
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile, open_gguf
@@ -37,6 +39,8 @@ class Loaded:
     context: int
     parameters: int
     needs: Needs
+    file: GGUFFile | None
+    """Open while the model computes with its memory; whoever holds the model checks and closes it."""
 
 
 def load(path: Path, context: int = 0) -> Loaded:
@@ -45,13 +49,17 @@ def load(path: Path, context: int = 0) -> Loaded:
     Everything is checked before the first weight is read. Raises ModelNotFound, CorruptFile, UnsupportedModel,
     BadRequest or MemoryLimit.
     """
-    with open_gguf(path) as file, np.errstate(all="ignore"):
+    with ExitStack() as closing, np.errstate(all="ignore"):
+        file = closing.enter_context(open_gguf(path))
         needed = needs(file)
         chosen = checked_context(file, needed, context)
         vocab_size = _vocabulary(file)
         config = Config.from_gguf(file)
-        return Loaded(
-            model=build(file),
+        shared_before = ops.shared_bytes()
+        model = build(file)
+        in_use = ops.shared_bytes() > shared_before
+        loaded = Loaded(
+            model=model,
             name=config.read("general.name", str, path.stem) or path.stem,
             architecture=config.architecture,
             quantization=_quantization(file, config),
@@ -59,7 +67,11 @@ def load(path: Path, context: int = 0) -> Loaded:
             context=chosen,
             parameters=sum(math.prod(info.shape) for info in file.tensors.values()),
             needs=needed,
+            file=file if in_use else None,
         )
+        if in_use:
+            closing.pop_all()
+        return loaded
 
 
 def _vocabulary(file: GGUFFile) -> int:

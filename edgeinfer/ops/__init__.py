@@ -20,6 +20,7 @@ import mlx.core as mx
 
 from edgeinfer.native import obstacle, primitives
 from edgeinfer.ops import host, metal, native, plain, workers
+from edgeinfer.ops.adopt import tally
 from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.parts import Cache, Heads, HeadsParts, LinearMap, MapParts, Span
@@ -30,7 +31,7 @@ from edgeinfer.quant.codec import Codec
 __all__ = [
     "Cache", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedWeight", "Rotary", "Span", "Weight", "add",
     "attention", "chain", "device", "embed", "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle",
-    "on_gpu", "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "split_heads", "threads",
+    "on_gpu", "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "shared_bytes", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -47,6 +48,11 @@ def prepare(packed: PackedWeight, wide: bool = False) -> Weight:
 def prepared_bytes(codec: Codec, weights: int) -> int:
     """Bytes that ``prepare`` makes of so many weights."""
     return round((native.bits(codec) if fused else here.bits(codec)) * weights / 8)
+
+
+def shared_bytes() -> int:
+    """Bytes of weights, since the process started, that are used where they lie in a mapped file."""
+    return tally.shared
 
 
 def linear_map(parts: MapParts) -> LinearMap:

@@ -22,7 +22,7 @@ KV_DTYPE: mx.Dtype = mx.float16
 PATHS: Mapping[str, str] = {
     **plain.PATHS,
     "weights": "the blocks of the file",
-    "linear": "our Metal kernels, sums in float32",
+    "linear": f"our Metal kernels for rows of a multiple of {products.CHUNK} weights, sums in float32",
     "embed": "our Metal kernels",
     "attention": f"our Metal kernels for up to {kernels.MOST_ROWS} rows, else {plain.PATHS['attention']}",
 }

@@ -14,7 +14,9 @@ import pytest
 from edgeinfer import ops
 from edgeinfer.backends.base import Chunk
 from edgeinfer.backends.mlx import MLXBackend
+from edgeinfer.errors import CorruptFile, EngineClosed
 from edgeinfer.formats.gguf import open_gguf
+from edgeinfer.loading.loader import load
 from edgeinfer.metal_kernels import warmup
 from edgeinfer.ops import adopt, metal, plain
 from edgeinfer.quant.codec import CODECS
@@ -137,6 +139,27 @@ def test_blocks_are_shared_by_whole_pages_where_mlx_can(tmp_path: Path, monkeypa
         assert window.nbytes % adopt.PAGE == 0 or start + window.nbytes == len(data)
     assert (adopt.tally.copied, adopt.tally.shared) == (0, sum(sizes))
     assert "none copied" in str(adopt.tally)
+
+
+@pytest.mark.usefixtures("metal")
+def test_a_file_whose_memory_is_in_use_is_held_and_watched(
+    tmp_path: Path, on_metal: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mx, "asarray", lambda window, copy: mx.array(window))
+    path = tiny_gguf(tmp_path / "tiny.gguf", codec="q8_0", head_dim=64)
+    loaded = load(path, context=64)
+    assert loaded.file is not None
+    backend = MLXBackend(loaded)
+    sequence = backend.open()
+    backend.step([Chunk(sequence, PROMPT, "last")])
+    sequence.accept(len(PROMPT))
+    with path.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(CorruptFile, match="changed while in use"):
+        backend.step([Chunk(sequence, [1], "last")])
+    backend.close()
+    with pytest.raises(EngineClosed):
+        loaded.file.check_unchanged()
 
 
 def test_blocks_are_copied_where_mlx_cannot_share(monkeypatch: pytest.MonkeyPatch) -> None:
