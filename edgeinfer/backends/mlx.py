@@ -120,6 +120,8 @@ class MLXBackend:
         self._check(chunks)
         if not chunks:
             return []
+        if self._file is not None:
+            self._file.check_unchanged()
         views: list[View] = []
         for chunk in chunks:
             start, state = (views[-1].stop if views else 0), chunk.state
@@ -166,8 +168,6 @@ class MLXBackend:
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
         self.check_running()
-        if self._file is not None:
-            self._file.check_unchanged()
         check_states(self, MLXSequence, chunks)
         for chunk in chunks:
             _check_ids(chunk.tokens, self.info.vocab_size)
