@@ -26,19 +26,21 @@ from tests.metal_kernels.text import Kernel, capture, rewrite
 SHIM = Path(__file__).with_name("shim")
 CLANG = "clang-19"
 FOLDER = Path(os.environ.get("EDGEINFER_KERNEL_CACHE", Path(__file__).parents[2] / ".cache" / "metal_kernels"))
-LANGUAGE = (
-    "-x", "c++", "-std=c++17", "-nostdinc", "-ffreestanding", "-fsigned-char", f"-I{SHIM}", "-D__METAL_VERSION__=310",
-)  # fmt: skip
+METAL = ("-nostdinc", "-D__METAL_VERSION__=310", "-include", "metal_stdlib")
+LANGUAGE = (*METAL, "-x", "c++", "-std=c++17", "-ffreestanding", "-fsigned-char", f"-I{SHIM}")
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-unused-variable", "-Wno-unknown-pragmas")
 COMPILE = (
-    *LANGUAGE, "-include", "metal_stdlib", "-O1", "-fPIC", "-gline-tables-only", "-ffp-contract=off", "-fno-vectorize",
+    *LANGUAGE, "-O1", "-fPIC", "-gline-tables-only", "-ffp-contract=off", "-fno-vectorize",
     "-fno-slp-vectorize", "-ftrivial-auto-var-init=pattern", "-mf16c", "-mfma", "-fno-math-errno", "-fsanitize=thread",
     "-fsanitize=array-bounds,shift,signed-integer-overflow,integer-divide-by-zero,float-cast-overflow",
     "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none",
     "-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-instrument-atomics=0",
     "-mllvm", "-tsan-instrument-func-entry-exit=0",
 )  # fmt: skip
-STRICT = (*LANGUAGE, "-DEI_STRICT", "-include", "metal_stdlib", "-fsyntax-only", *WARNINGS)
+NO_EXTENSIONS = ("-Xclang", "-cl-ext=-all,+cl_khr_fp16")  # no double, no generic address space
+OPENCL = (*METAL, "-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", *NO_EXTENSIONS, f"-I{SHIM / 'opencl'}")
+STRICT = tuple((*language, "-DEI_STRICT", "-fsyntax-only", *WARNINGS) for language in (LANGUAGE, OPENCL))
+"""Two languages whose address spaces are types: C++ with attributes, and C++ for OpenCL, which minds casts as well."""
 ORDERS = ("forward", "reverse", "random")
 MLX_KERNEL = mx.fast.metal_kernel
 
@@ -225,7 +227,7 @@ def _line(path: Path, pc: int) -> str:
 @cache
 def _stamp() -> bytes:
     version = subprocess.run([CLANG, "--version"], capture_output=True, check=True).stdout
-    files = sorted(SHIM.iterdir())
+    files = sorted(path for path in SHIM.rglob("*") if path.is_file())
     return version + b"".join(file.read_bytes() for file in files) + repr((COMPILE, STRICT)).encode()
 
 
@@ -256,7 +258,8 @@ def strict(kernel: Kernel) -> None:
     """Address spaces as types. Raises CompileError where one is missing or wrong."""
     path = _cached(kernel.source, ".strict")
     if not path.exists():
-        _clang([*STRICT, "-"], kernel.source)
+        for options in STRICT:
+            _clang([*options, "-"], kernel.source)
         path.touch()
 
 

@@ -89,6 +89,7 @@ def test_the_lint_finds_what_metal_refuses(text: str, header: bool) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
+        ("add((const threadgroup uint8_t*)staged", "add((const device uint8_t*)staged"),
         ("add(const threadgroup uint8_t* staged", "add(const device uint8_t* staged"),
         ("thread const float* value", "device const float* value"),
         ("const device uint8_t* from = w", "const constant uint8_t* from = w"),
@@ -131,3 +132,19 @@ def test_a_small_input_is_refused_or_padded() -> None:
 )  # fmt: skip
 def test_a_gpu_takes_its_own_row_or_the_default(architecture: str, row: tuning.Tuning) -> None:
     assert tuning.tuning_for(architecture) == row
+
+
+@pytest.mark.usefixtures("emulator_only")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("(const device ushort*)(from", "(const device ushort*)(const constant uint8_t*)(from"),
+        ("(const threadgroup uint8_t*)staged", "(const threadgroup uint8_t*)(thread ushort*)staged"),
+        ("float total = 0;", "float total = 0; double exact = 0; total += float(exact);"),
+    ],
+)
+def test_opencl_refuses_what_plain_cpp_takes(before: str, after: str) -> None:
+    w = matrix(CODECS["q8_0"], 9, 32)
+    with emulated(edit=(before, after)) as emulator, pytest.raises(CompileError):
+        products.qmv(floats((2, 32)), w.array, w.codec)
+    assert emulator.edits == 1
