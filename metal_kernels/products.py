@@ -94,6 +94,24 @@ def qmm(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
     return y
 
 
+def multiply_experts(x: mx.array, w: mx.array, codec: Codec, experts: mx.array) -> mx.array:
+    """Each row by a matrix of its own: y[m] = decode(w[experts[m]]) @ x[m].
+
+    x: (M, K), w: (E, N, bytes of a row), experts: (M,) int32 -> (M, N). Sort the rows by expert: those that follow one
+    another share what is read.
+    """
+    rows, outputs = x.shape[0], w.shape[1]
+    inputs = [w, x, experts]
+    if rows <= tuning().small_rows:
+        template, grid, threadgroup = _few_rows(rows, outputs, x.dtype, codec)
+        (y,) = launch("qmv_experts", inputs, template, grid, threadgroup, [(rows, outputs)], [x.dtype])
+        return y
+    template = [("T", x.dtype), ("CODEC", codec.ggml_id)]
+    grid = (128 * -(-outputs // TILE), -(-rows // TILE), 1)
+    (y,) = launch("qmm_experts", inputs, template, grid, (128, 1, 1), [(rows, outputs)], [x.dtype])
+    return y
+
+
 def rows(tokens: mx.array, w: mx.array, codec: Codec, dtype: mx.Dtype = mx.float32) -> mx.array:
     """The rows that ``tokens`` name, decoded. (T,) int32 -> (T, K)."""
     count, columns = tokens.shape[0], w.shape[1] // codec.bytes * codec.weights

@@ -53,6 +53,22 @@ KERNELS = _table(
         scalars=frozenset({"eps", "has_norm"}),
     ),
     KernelSpec("qmm", ("w", "x"), ("y",), ("T", "CODEC"), "x @ decode(w).T"),
+    KernelSpec(
+        "qmv_experts",
+        ("w", "x", "experts"),
+        ("y",),
+        ("T", "CODEC", "ROWS", "OUTPUTS", "SIMDGROUPS"),
+        "for each row m: x[m] @ decode(w[experts[m]]).T",
+        padded=frozenset({"experts"}),
+    ),
+    KernelSpec(
+        "qmm_experts",
+        ("w", "x", "experts"),
+        ("y",),
+        ("T", "CODEC"),
+        "for each row m: x[m] @ decode(w[experts[m]]).T",
+        padded=frozenset({"experts"}),
+    ),
     KernelSpec("rows", ("w", "tokens"), ("y",), ("T", "CODEC"), "decode(w)[tokens]", padded=frozenset({"tokens"})),
     KernelSpec(
         "attention_part",

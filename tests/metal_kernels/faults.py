@@ -95,6 +95,26 @@ QMM = [
         "bounds",
     ),
 ]
+QMV_EXPERTS = [
+    ("expert of the first row for all", "&& experts[next] == expert", "", "numbers"),
+    ("expert too far", "experts[first];", "experts[first + 8];", "bounds"),
+    ("matrices at the wrong distance", "ulong(expert) * all_outputs + output", "ulong(expert) + output", "numbers"),
+    ("end of the rows not seen", "metal::min(x_shape[0], row + ROWS)", "row + ROWS", "bounds"),
+    ("rows of the tile's start", "x + ulong(first) * columns", "x + ulong(row) * columns", "numbers"),
+    ("written to the tile's start", "y[ulong(first + m)", "y[ulong(row + m)", "unwritten"),
+    ("one row skipped", "first = next;", "first = next + 1;", "unwritten"),
+    ("every lane writes", "if (lane == (m * OUTPUTS + n) % 32) y", "y", "race"),
+]
+QMM_EXPERTS = [
+    ("expert of the first row for all", "&& experts[next] == expert", "", "numbers"),
+    ("matrices at the wrong distance", "ulong(expert) * all_outputs + output", "ulong(expert) + output", "numbers"),
+    ("end of the rows not seen", "metal::min(x_shape[0], row + int(qmm::tile))", "row + int(qmm::tile)", "bounds"),
+    ("last barrier removed", f"{BARRIER}\n  first = next;", "first = next;", "race"),
+    ("barrier before the write removed", f"output_part);\n  {BARRIER}", "output_part);", "race"),
+    ("barrier after the load removed", f"{BARRIER}\n    quarter", "quarter", "race"),
+    ("one row skipped", "first = next;", "first = next + 1;", "unwritten"),
+    ("guard of the write missing", "if (n < outputs) y", "y", "race"),
+]
 ROWS = [
     (
         "chunk too far",

@@ -34,6 +34,13 @@ def _product(kernel: str) -> Callable[[], tuple[mx.array, np.ndarray]]:
     return lambda: (call(x, w.array, w.codec), wide(x) @ w.weights.T)
 
 
+def _experts(rows: int) -> Callable[[], tuple[mx.array, np.ndarray]]:
+    w, x, chosen = matrix(CODECS["f16"], 3 * 13, 64), floats((rows, 64)), [0] * (rows // 2) + [2] * (rows - rows // 2)
+    stacked, weights = w.array.reshape(3, 13, -1), w.weights.reshape(3, 13, 64)[chosen]
+    expected = np.einsum("mk,mnk->mn", wide(x), weights.astype(np.float64))
+    return lambda: (products.multiply_experts(x, stacked, w.codec, mx.array(chosen, mx.int32)), expected)
+
+
 def _fused() -> tuple[mx.array, np.ndarray]:
     w, x, residual = matrix(CODECS["q4_k"], 13, 512), floats((3, 512)), floats((3, 13), seed=2)
     gain, bias = floats((512,), seed=3), floats((13,), seed=4)
@@ -69,6 +76,8 @@ CASES = [
     pytest.param(run, before, after, kind, id=f"{kernel}: {name}")
     for kernel, run, planted in (
         *((kernel, _product(kernel), row[-1]) for kernel, row in PRODUCTS.items()),
+        ("qmv_experts", _experts(7), faults.QMV_EXPERTS),
+        ("qmm_experts", _experts(40), faults.QMM_EXPERTS),
         ("qmv, fused", _fused, faults.QMV_FUSED),
         ("qmv_gated", _gated, faults.GATED),
         ("attention", _attention, faults.ATTENTION_PART + faults.ATTENTION_MERGE),
@@ -82,7 +91,7 @@ def test_a_planted_fault_is_caught(run, before: str, after: str, kind: str) -> N
     assert _verdict((before, after), run) == kind
 
 
-@pytest.mark.parametrize("run", [*map(_product, PRODUCTS), _fused, _gated, _attention])
+@pytest.mark.parametrize("run", [*map(_product, PRODUCTS), _experts(7), _experts(40), _fused, _gated, _attention])
 def test_nothing_is_found_without_one(run) -> None:
     with emulated():
         assert worst(*run()) < 1e-5

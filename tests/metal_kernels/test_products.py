@@ -56,6 +56,26 @@ def test_a_row_has_the_same_bits_alone_and_among_others(name: str) -> None:
             np.testing.assert_array_equal(together.view(np.uint32), alone[:rows].view(np.uint32))
 
 
+@pytest.mark.parametrize("name", ["q4_k", "q8_0", "f16"])
+@pytest.mark.parametrize("chosen", [[2], [0, 0, 2, 2, 2], [3, 1, 3], [0] * 20 + [2] * 17 + [3] * 3])
+def test_each_row_by_the_matrix_of_its_expert(name: str, chosen: list[int]) -> None:
+    w, x = matrix(CODECS[name], 4 * 35, 256), floats((len(chosen), 256))
+    stacked = w.array.reshape(4, 35, -1)
+    with emulated():
+        y = products.multiply_experts(x, stacked, w.codec, mx.array(chosen, mx.int32))
+    weights = w.weights.reshape(4, 35, 256)[chosen].astype(np.float64)
+    assert worst(y, np.einsum("mk,mnk->mn", wide(x), weights)) < 1e-6
+
+
+@pytest.mark.usefixtures("emulator_only")
+def test_rows_of_one_expert_read_it_once() -> None:
+    w = matrix(CODECS["q4_k"], 4 * 35, 256)
+    with emulated() as metal:
+        chosen = mx.array([1] * 5 + [2] * 3, mx.int32)
+        products.multiply_experts(floats((8, 256)), w.array.reshape(4, 35, -1), w.codec, chosen)
+    assert metal.reports[0].read["w"] == 2 * w.blocks.nbytes // 4
+
+
 @pytest.mark.parametrize("codec", DECODABLE, ids=lambda codec: codec.name)
 def test_rows_decode_to_the_bit(codec: Codec) -> None:
     w = matrix(codec, 9, columns_of(codec))

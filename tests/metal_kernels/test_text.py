@@ -38,6 +38,9 @@ def texts(metal: None) -> dict[str, str]:
         products.qmv(floats((2, 256)), w.array, w.codec)
         products.qmv_gated(floats((2, 256)), w.array, w.array, w.codec, "silu")
         products.qmm(floats((20, 256), mx.float16), w.array, w.codec)
+        experts = w.array.reshape(3, 3, -1)
+        products.multiply_experts(floats((2, 256)), experts, w.codec, mx.array([0, 2], mx.int32))
+        products.multiply_experts(floats((17, 256)), experts, w.codec, mx.array([1] * 17, mx.int32))
         products.rows(mx.array([1], mx.int32), w.array, w.codec)
         attention.attend(floats((1, 8, 64)), kv_cache(2, 9, 64, 1), kv_cache(2, 9, 64, 2), 9, scale=1.0)
     return {name.partition("<")[0].removeprefix("edgeinfer_"): text for name, text in emulator.texts.items()}
