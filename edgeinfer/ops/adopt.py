@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 PAGE = 16384
 """Bytes to which Metal wants shared memory aligned."""
+WORD = 4
 
 
 @dataclass
@@ -47,6 +48,8 @@ def _shared(blocks: NDArray[np.uint8]) -> mx.array:
     mapping = _mapping(blocks)
     everything = np.frombuffer(mapping, np.uint8)
     offset = blocks.ctypes.data - everything.ctypes.data
+    if offset % WORD:
+        raise ValueError(f"blocks at byte {offset} of the file; kernels read words of {WORD}")
     first = offset // PAGE * PAGE
     last = min(-(-(offset + blocks.nbytes) // PAGE) * PAGE, len(everything))
     window = mx.asarray(everything[first:last], copy=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,14 @@ def test_blocks_are_shared_by_whole_pages_where_mlx_can(tmp_path: Path, monkeypa
         assert window.nbytes % adopt.PAGE == 0 or start + window.nbytes == len(data)
     assert (adopt.tally.copied, adopt.tally.shared) == (0, sum(sizes))
     assert "none copied" in str(adopt.tally)
+
+
+def test_blocks_between_words_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "asarray", lambda window, copy: mx.array(window))
+    monkeypatch.setattr(adopt, "tally", adopt.Tally())
+    blocks = np.frombuffer(mmap(-1, 100), np.uint8, 34, 2).reshape(1, 34)
+    np.testing.assert_array_equal(np.array(adopt.adopt(blocks)), blocks)
+    assert adopt.tally.reason == "blocks at byte 2 of the file; kernels read words of 4"
 
 
 @pytest.mark.usefixtures("metal")
