@@ -24,6 +24,11 @@ class Codec:
     family: str = ""
 
     @property
+    def bits(self) -> float:
+        """Stored bits a weight."""
+        return 8 * self.bytes / self.weights
+
+    @property
     def decodable(self) -> bool:
         return bool(self.family)
 
