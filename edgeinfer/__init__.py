@@ -8,6 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from edgeinfer.batch import BatchPlan as BatchPlan
+    from edgeinfer.batch import BatchProgress as BatchProgress
+    from edgeinfer.batch import BatchResult as BatchResult
+    from edgeinfer.batch import plan_batch as plan_batch
+    from edgeinfer.batch import run_batch as run_batch
     from edgeinfer.errors import EdgeInferError as EdgeInferError
     from edgeinfer.llm import LLM as LLM
     from edgeinfer.llm import load as load
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "edgeinfer.batch": ("BatchPlan", "BatchProgress", "BatchResult", "plan_batch", "run_batch"),
     "edgeinfer.errors": ("EdgeInferError",),
     "edgeinfer.llm": ("LLM", "load"),
     "edgeinfer.types": (

@@ -14,7 +14,8 @@ EdgeInferError                 exit 1, our fault
 │   ├── DiskLimit
 │   └── ContextLimit
 ├── NetworkFailed              exit 5
-└── EngineClosed               exit 1, used after close()
+├── EngineClosed               exit 1, used after close()
+└── EngineCrashed              exit 1, its process ended or hung; carries ``signal``
 
 A message says what was found, what was expected and what to do, on one line.
 """
@@ -128,3 +129,12 @@ class NetworkFailed(EdgeInferError):
 
 class EngineClosed(EdgeInferError):
     """The model was used after ``close()``."""
+
+
+class EngineCrashed(EdgeInferError):
+    """The process that ran the model is gone, and with it what it was answering. The next request starts another."""
+
+    def __init__(self, message: str, signal: int = 0) -> None:
+        """``signal`` is the number of the signal that ended it, or 0."""
+        super().__init__(message)
+        self.signal = signal

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import math
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-import psutil
 from typing_extensions import TypeIs
 
 from edgeinfer.backends import Choice, choose
@@ -22,9 +22,13 @@ from edgeinfer.errors import BadRequest
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation.context import checked_overflow, fit_messages, fit_tokens
 from edgeinfer.generation.engine import Engine, Stream
+from edgeinfer.generation.isolated import IsolatedEngine
 from edgeinfer.generation.reasoning import reasoning_format
 from edgeinfer.generation.request import Request
+from edgeinfer.generation.run import Outlet
 from edgeinfer.hub.sources import Progress, resolve
+from edgeinfer.loading import fit
+from edgeinfer.loading.fit import Needs
 from edgeinfer.settings import load_settings
 from edgeinfer.tokenizer.template import ChatTemplate, lookalike_warning
 from edgeinfer.tokenizer.vocabulary import Tokenizer
@@ -43,6 +47,7 @@ def load(
     context: int | None = None,
     threads: int | None = None,
     template: str = "",
+    isolate: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> LLM:
     """Loads a model and returns it, ready to answer.
@@ -51,6 +56,8 @@ def load(
     backend: ``auto``, ``mlx`` or ``llama.cpp``. context: tokens a conversation may hold; None lets the model and the
     memory decide. threads: CPU threads; None takes the physical cores. template: another chat template by name: one
     that the file holds beside its own, ``chatml`` or ``raw``. Empty values come from the user's settings.
+    isolate: run the model in a process of its own. One that is killed, aborts, hangs or runs out of memory then costs
+    the replies it was making, which raise EngineCrashed within ten seconds; the next request starts another.
 
     Raises ModelNotFound, CorruptFile, UnsupportedModel, BackendUnavailable, MemoryLimit, NetworkFailed.
     """
@@ -62,7 +69,11 @@ def load(
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
         chat_template = ChatTemplate.from_gguf(gguf.metadata, gguf.path, template)
     context, threads = context or settings.context, threads or settings.threads
-    engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer)
+    engine: Engine | IsolatedEngine
+    if isolate:
+        engine = IsolatedEngine([str(files.path), choice.name, str(context), str(threads)])
+    else:
+        engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer)
     return LLM(files.name, choice, engine, tokenizer, chat_template)
 
 
@@ -73,10 +84,55 @@ def load_tokenizer(model: str, on_progress: Callable[[Progress], None] | None = 
         return Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a model's header says, without its weights. ``close()`` it: the template may have a process."""
+
+    name: str
+    context: int  # tokens that it would be loaded with
+    needs: Needs
+    parameters: int
+    tokenizer: Tokenizer
+    template: ChatTemplate
+
+    def encode(self, prompt: Prompt, **template: Any) -> Sequence[int]:
+        """The ids of a prompt as ``LLM.stream`` makes them; ``template`` are its ``tools`` and such."""
+        if _are_messages(prompt):
+            return self.template.encode(prompt, self.tokenizer, **template).ids
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
+        return [int(token) for token in prompt]
+
+    def close(self) -> None:
+        self.template.close()
+
+
+def outline(model: str, context: int = 0, on_progress: Callable[[Progress], None] | None = None) -> Outline:
+    """Reads a model's header. Raises what ``load`` raises for a model that MLX cannot run."""
+    files = resolve(model, load_settings(), on_progress=on_progress)
+    with open_gguf(files.path) as gguf:
+        wanted = fit.needs(gguf)
+        return Outline(
+            name=files.name,
+            context=fit.checked_context(gguf, wanted, context),
+            needs=wanted,
+            parameters=sum(math.prod(info.shape) for info in gguf.tensors.values()),
+            tokenizer=Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset),
+            template=ChatTemplate.from_gguf(gguf.metadata, gguf.path, ""),
+        )
+
+
 class LLM:
     """A loaded model. Safe to use from several threads; use it as a context manager, or call ``close()``."""
 
-    def __init__(self, name: str, choice: Choice, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+    def __init__(
+        self,
+        name: str,
+        choice: Choice,
+        engine: Engine | IsolatedEngine,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+    ) -> None:
         self.name = name
         self.choice = choice
         self.tokenizer = tokenizer
@@ -109,6 +165,10 @@ class LLM:
         """
         return self._engine.submit(self._request(prompt, options))
 
+    def submit(self, prompt: Prompt, outlet: Outlet, **options: Any) -> None:
+        """``stream`` turned around: the events are put to ``outlet``, on the engine's thread, as they are made."""
+        self._engine.serve(self._request(prompt, options), outlet)
+
     async def agenerate(self, prompt: str | Sequence[int], **options: Any) -> Reply:
         """``generate`` without blocking the event loop; cancelling the task cancels the request."""
         return await self._awhole(_raw(prompt), options)
@@ -133,8 +193,8 @@ class LLM:
         return self.tokenizer.decode(ids, special=special)
 
     def memory_in_use(self) -> int:
-        """Bytes of memory that this process holds now, the model included."""
-        return int(psutil.Process().memory_info().rss)
+        """Bytes of memory held now, by this process and by the model's where it has one of its own."""
+        return self._engine.memory_in_use()
 
     def close(self) -> None:
         """Ends open requests and frees the model's memory. Twice is once; use afterwards raises EngineClosed."""
@@ -223,6 +283,14 @@ def _template_options(value: object) -> Mapping[str, Any]:
             "template_options",
         )
     return given
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises BadRequest for options that no request could have, before there is a model or a prompt."""
+    others = ("tools", "template_options")
+    checked_overflow(options.get("overflow", "refuse"))
+    _template_options(options.get("template_options"))
+    _params({name: value for name, value in options.items() if name not in ("overflow", *others)})
 
 
 def _params(options: dict[str, Any]) -> SamplingParams:

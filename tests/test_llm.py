@@ -24,9 +24,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
-@pytest.fixture(scope="module", params=["mlx", "llama.cpp"])
+@pytest.fixture(scope="module", params=["mlx", "llama.cpp", "mlx isolated", "llama.cpp isolated"])
 def llm(request: pytest.FixtureRequest, tiny: Path) -> Iterator[edgeinfer.LLM]:
-    with edgeinfer.load(str(tiny), backend=request.param) as loaded:
+    backend, _, isolate = request.param.partition(" ")
+    with edgeinfer.load(str(tiny), backend=backend, isolate=bool(isolate)) as loaded:
         yield loaded
 
 

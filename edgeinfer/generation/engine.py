@@ -15,9 +15,13 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
+import psutil
+
 from edgeinfer.backends.base import Backend, ModelInfo
 from edgeinfer.errors import EngineClosed
+from edgeinfer.generation.heartbeat import Pulse
 from edgeinfer.generation.request import Request
+from edgeinfer.generation.run import Outlet
 from edgeinfer.generation.scheduler import Scheduler
 from edgeinfer.generation.stream import Channel, Stream
 
@@ -40,12 +44,16 @@ class Engine:
     ``open_backend`` runs on the engine's thread; the constructor waits for it and raises what it raises.
     """
 
-    def __init__(self, open_backend: Callable[[], Backend], tokenizer: Tokenizer) -> None:
+    def __init__(self, open_backend: Callable[[], Backend], tokenizer: Tokenizer, pulse: Pulse | None = None) -> None:
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._closed = False
+        pulse = pulse or Pulse()
         opened: Future[ModelInfo] = Future()
         self._thread = threading.Thread(
-            target=_serve, args=(self._commands, open_backend, tokenizer, opened), name="edgeinfer-engine", daemon=True
+            target=_serve,
+            args=(self._commands, open_backend, tokenizer, opened, pulse),
+            name="edgeinfer-engine",
+            daemon=True,
         )
         _RUNNING[self._thread] = self._commands
         weakref.finalize(self, self._commands.put, None).atexit = False
@@ -57,11 +65,19 @@ class Engine:
 
         Raises BadRequest or ContextLimit before anything is computed, EngineClosed after ``close()``.
         """
+        channel = Channel(_waker(self._commands))
+        self.serve(request, channel)
+        return Stream(channel, self._thread, self)
+
+    def serve(self, request: Request, outlet: Outlet) -> None:
+        """Starts a request whose events go to ``outlet``, on the engine's thread. Raises what ``submit`` raises."""
         self._check_open()
         request.check(self.info)
-        channel = Channel(_waker(self._commands))
-        self._commands.put(lambda scheduler: scheduler.add(request, channel))
-        return Stream(channel, self._thread, self)
+        self._commands.put(lambda scheduler: scheduler.add(request, outlet))
+
+    def wake(self) -> None:
+        """Lets the engine's thread look at its outlets again."""
+        self._commands.put(lambda _: None)
 
     def call(self, function: Callable[[Backend], Answer]) -> Answer:
         """Runs ``function(backend)`` on the engine's thread, between two steps, and returns what it returns."""
@@ -76,6 +92,10 @@ class Engine:
 
         self._commands.put(command)
         return self._result(answer)
+
+    def memory_in_use(self) -> int:
+        """Bytes of memory that this process holds."""
+        return int(psutil.Process().memory_info().rss)
 
     def close(self) -> None:
         """Ends open requests as cancelled and frees the backend. Twice is once."""
@@ -122,6 +142,7 @@ def _serve(
     open_backend: Callable[[], Backend],
     tokenizer: Tokenizer,
     opened: Future[ModelInfo],
+    pulse: Pulse,
 ) -> None:
     """The engine's thread. It knows nothing of the Engine, so that dropping that one ends it."""
     try:
@@ -129,18 +150,22 @@ def _serve(
     except BaseException as error:  # raised again by the constructor
         opened.set_exception(error)
         return
+    pulse.working = False
     opened.set_result(scheduler.backend.info)
     del opened, open_backend
     try:
-        while _obey(scheduler, commands):
+        while _obey(scheduler, commands, pulse):
             pass
     finally:
         scheduler.close()
 
 
-def _obey(scheduler: Scheduler, commands: SimpleQueue[Command]) -> bool:
+def _obey(scheduler: Scheduler, commands: SimpleQueue[Command], pulse: Pulse) -> bool:
     """One step and the commands that came; with nothing to do it waits for one. False when it is told to end."""
+    pulse.working = True
     block = not scheduler.tick()
+    pulse.working = False
+    pulse.ticks += 1
     while True:
         try:
             command = commands.get(block=block)

@@ -58,6 +58,7 @@ class Run:
         if params.ignore_eos:
             self._end_ids = frozenset()
         self._limit = min(params.max_tokens, info.context - len(request.ids))
+        self._prompt = list(request.ids)
         self._history = array("i", request.ids)  # a copy of a part costs penalties next to nothing
         self._fed = 0  # prompt tokens in the sequence
         self._cached = 0
@@ -84,6 +85,13 @@ class Run:
     @property
     def prefilling(self) -> bool:
         return self._fed < len(self.request.ids)
+
+    def gains_from(self, other: Run, least: int) -> bool:
+        """Whether ``other`` is about to compute ``least`` or more tokens that this prompt goes on with as well."""
+        if not other.prefilling:
+            return False
+        end = other._fed + least
+        return len(self._prompt) > end and self._prompt[:end] == other._prompt[:end]
 
     def plan(self, budget: int) -> Chunk | None:
         """The next chunk, of at most ``budget`` prompt tokens; None where the last token only waits to be read."""

@@ -30,6 +30,10 @@ Turn: TypeAlias = list[tuple[Run, Chunk | None]]
 """Who moves, and with which chunk; None where only a token waits to be read."""
 
 
+SHARED_PREFIX = 32
+"""Tokens that two prompts must begin with alike for one to wait until the other has computed them."""
+
+
 class Scheduler:
     """Lives on the backend's thread. Requests end one by one: what goes wrong in one does not touch the others."""
 
@@ -98,10 +102,17 @@ class Scheduler:
         self._waiting = deque(run for run in self._waiting if not run.over)
 
     def _admit(self) -> None:
-        """Opens who waits. Requests whose reader pauses do not count: what it waits for may be behind them."""
+        """Opens who waits, in the order of arrival, but for those whose beginning is being computed for another.
+
+        Requests whose reader pauses do not count: what it waits for may be behind them.
+        """
+        held: deque[Run] = deque()
         moving = sum(run.outlet.ready for run in self._open)
         while self._waiting and moving < self._max_open:
             run = self._waiting.popleft()
+            if any(run.gains_from(other, SHARED_PREFIX) for other in self._open):
+                held.append(run)
+                continue
             with _contained(run):
                 params = run.request.params
                 sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params))
@@ -112,9 +123,10 @@ class Scheduler:
                     if not self._open:
                         raise
                     self._waiting.appendleft(run)
-                    return
+                    break
                 self._open.append(run)
                 moving += 1
+        self._waiting.extendleft(reversed(held))
 
     def _breakers_for(self, params: SamplingParams) -> Breakers | None:
         if params.dry_multiplier == 0:

@@ -11,7 +11,8 @@ from edgeinfer import errors
 def test_every_public_name_resolves() -> None:
     assert set(edgeinfer.__all__) == {
         "LLM", "load", "SamplingParams", "Message", "Reply", "TextDelta", "ReasoningDelta", "Finished", "Usage",
-        "Timings", "TokenLogprob", "EdgeInferError", "__version__",
+        "Timings", "TokenLogprob", "EdgeInferError", "run_batch",
+        "plan_batch", "BatchPlan", "BatchProgress", "BatchResult", "__version__",
     }  # fmt: skip
     for name in edgeinfer.__all__:
         assert getattr(edgeinfer, name) is not None
@@ -44,6 +45,7 @@ def test_the_drawing_of_the_errors_is_their_tree() -> None:
     [
         (errors.EdgeInferError, 1),
         (errors.EngineClosed, 1),
+        (errors.EngineCrashed, 1),
         (errors.BadRequest, 2),
         (errors.TemplateFailed, 2),
         (errors.BackendUnavailable, 2),

@@ -24,7 +24,7 @@ def test_python_runs(code: str, smollm2_path: Path, own_home: Path) -> None:
     models = smollm2_path.parents[1]
     (own_home / "edgeinfer").mkdir()
     (own_home / "edgeinfer" / "config.toml").write_text(f"models = {str(models)!r}\n")
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=own_home)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.strip()
