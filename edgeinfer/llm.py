@@ -20,6 +20,7 @@ from edgeinfer.backends import Choice, choose
 from edgeinfer.backends.base import ModelInfo
 from edgeinfer.errors import BadRequest
 from edgeinfer.formats.gguf import open_gguf
+from edgeinfer.generation import structured
 from edgeinfer.generation.context import checked_overflow, fit_messages, fit_tokens
 from edgeinfer.generation.engine import Engine, Stream
 from edgeinfer.generation.isolated import IsolatedEngine
@@ -161,7 +162,9 @@ class LLM:
         Options are the fields of SamplingParams by name, or a whole ``params=SamplingParams(...)``; further
         ``overflow="refuse"`` (the default: ContextLimit when the prompt does not fit) or ``"drop-oldest"`` (drops the
         oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``tools=[...]`` and
-        ``template_options={...}`` for the chat template.
+        ``template_options={...}`` for the chat template; and one of ``schema=`` (a JSON schema or a pydantic class),
+        ``regex=``, ``choices=[...]`` or ``grammar=`` (Lark), to which the answer then keeps. What cannot be kept to is
+        a BadRequest; an answer cut by ``max_tokens`` ends with ``length`` and is not mended.
         """
         return self._engine.submit(self._request(prompt, options))
 
@@ -220,6 +223,7 @@ class LLM:
         """The prompt encoded and made to fit."""
         overflow = checked_overflow(options.pop("overflow", "refuse"))
         tools, template_options = options.pop("tools", None), _template_options(options.pop("template_options", None))
+        grammar = structured.compiled({name: options.pop(name, None) for name in structured.NAMES})
         params = _params(options)
         limits = (self.info.context, params.max_tokens)
         if _are_messages(prompt):
@@ -229,9 +233,9 @@ class LLM:
                 *limits,
                 overflow,
             )
-            reasoning = reasoning_format(encoded.text)
+            reasoning = None if grammar else reasoning_format(encoded.text)
             warnings = (*self._template_warnings, *encoded.warnings)
-            return Request(encoded.ids, params, truncated, reasoning=reasoning, warnings=warnings)
+            return Request(encoded.ids, params, truncated, reasoning=reasoning, warnings=warnings, grammar=grammar)
         if tools or template_options:
             raise BadRequest("tools and template_options need chat messages, not a raw prompt", "tools")
         warnings = ()
@@ -240,7 +244,7 @@ class LLM:
                 warnings = (lookalike_warning("the prompt", lookalikes),)
             prompt = self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
         ids, truncated = fit_tokens(prompt, *limits, self.tokenizer.bos_id, overflow)
-        return Request(ids, params, truncated, warnings=warnings)
+        return Request(ids, params, truncated, warnings=warnings, grammar=grammar)
 
     def _whole(self, prompt: Prompt, options: dict[str, Any]) -> Reply:
         reply = ReplyBuilder()
@@ -287,7 +291,8 @@ def _template_options(value: object) -> Mapping[str, Any]:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raises BadRequest for options that no request could have, before there is a model or a prompt."""
-    others = ("tools", "template_options")
+    others = ("tools", "template_options", *structured.NAMES)
+    structured.compiled(options)
     checked_overflow(options.get("overflow", "refuse"))
     _template_options(options.get("template_options"))
     _params({name: value for name, value in options.items() if name not in ("overflow", *others)})

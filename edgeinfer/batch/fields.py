@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgeinfer.errors import BadInput, BadRequest
+from edgeinfer.generation import structured
 from edgeinfer.types import SamplingParams
 
-TEXT_FIELDS = frozenset({"custom_id", "id", "prompt", "system", "stop", "model", "user"})
-JSON_FIELDS = frozenset({"messages", "logit_bias", "tools", "template_options", "metadata"})
+TEXT_FIELDS = frozenset({"custom_id", "id", "prompt", "system", "stop", "model", "user", "regex", "grammar"})
+JSON_FIELDS = frozenset(
+    {"messages", "logit_bias", "tools", "template_options", "metadata", "response_format", "schema", "choices"}
+)
 _RENAMED = {"max_completion_tokens": "max_tokens"}
 _IGNORED = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 _ONLY: dict[str, Any] = {"n": 1, "best_of": 1, "stream": False, "echo": False, "tool_choice": "auto"}
 """Fields with the one value that can be met."""
-_OPTIONS = SamplingParams.names() | {"tools", "template_options"}
-_KNOWN = _OPTIONS | _RENAMED.keys() | _IGNORED | _ONLY.keys() | {"top_logprobs"}
+_OPTIONS = SamplingParams.names() | {"tools", "template_options", *structured.NAMES}
+_KNOWN = _OPTIONS | _RENAMED.keys() | _IGNORED | _ONLY.keys() | {"top_logprobs", "response_format"}
 _COLUMNS = _KNOWN | {"custom_id", "id", "prompt", "messages", "system"}
 
 
@@ -34,6 +37,8 @@ def options_of(body: dict[str, Any], completion: bool) -> dict[str, Any]:
     options = {_RENAMED.get(name, name): value for name, value in given.items() if name not in _ONLY}
     if not completion:
         _chat_logprobs(options)
+    if "response_format" in options:
+        options.update(_structure(options.pop("response_format")))
     if "stop" in options:
         options["stop"] = _stops(options["stop"])
     if "logit_bias" in options:
@@ -61,6 +66,21 @@ def _chat_logprobs(options: dict[str, Any]) -> None:
         raise BadRequest("top_logprobs without logprobs=true", "top_logprobs")
     if wanted:
         options["logprobs"] = top or 0
+
+
+def _structure(value: Any) -> dict[str, Any]:
+    """OpenAI's response_format as an option: any JSON object, a schema, or text, which is no limit."""
+    match value:
+        case {"type": "text"}:
+            return {}
+        case {"type": "json_object"}:
+            return {"schema": {"type": "object"}}
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return {"schema": schema}
+    raise BadRequest(
+        f"response_format={value!r:.60}: expected the type text, json_object, or json_schema with a schema",
+        "response_format",
+    )
 
 
 def _stops(value: Any) -> list[str]:

@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     default="refuse",
     help="When the prompt does not fit the context. Default: refuse.",
 )
+@click.option("--schema", default="", metavar="JSON|FILE", help="A JSON schema that the answer keeps to.")
+@click.option("--regex", default="", help="A regular expression that the answer keeps to.")
 @model_options
 @sampling_options
 def command(
@@ -52,6 +55,8 @@ def command(
     quiet: bool,
     template: str,
     overflow: str,
+    schema: str,
+    regex: str,
     model: str,
     backend: str | None,
     context: int,
@@ -65,6 +70,7 @@ def command(
     text, system = read_prompt(prompt), checked_text(system, "--system")
     if raw and (system or template):
         raise BadRequest("--raw goes without --system and --template: nothing is put around the prompt", "raw")
+    structure = {"schema": read_schema(schema) or None, "regex": regex or None}
     import edgeinfer
 
     with (
@@ -80,7 +86,7 @@ def command(
     ):
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
-        stream = llm.stream(text if raw else messages, params=params, overflow=overflow)
+        stream = llm.stream(text if raw else messages, params=params, overflow=overflow, **structure)
         printer = None if as_json else _Printer()
         reply, interrupted = _follow(stream, printer)
         for warning in reply.warnings:
@@ -102,6 +108,16 @@ def read_prompt(prompt: str | None) -> str:
     if not text.strip():
         raise BadRequest('the prompt is empty; give one: edgeinfer run "Why is the sky blue?"', "prompt")
     return text
+
+
+def read_schema(schema: str) -> str:
+    """A schema as JSON: given itself, or in a file."""
+    if not schema or schema.lstrip().startswith("{"):
+        return schema
+    try:
+        return Path(schema).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"--schema {schema:.60}: neither JSON nor a file ({error})", "schema") from None
 
 
 def _piped(prompt: str | None) -> str:

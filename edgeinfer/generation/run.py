@@ -83,6 +83,11 @@ class Run:
         self._fed = self._cached = self._state.length
 
     @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end the answer."""
+        return self._end_ids
+
+    @property
     def prefilling(self) -> bool:
         return self._fed < len(self.request.ids)
 
@@ -181,7 +186,7 @@ class Run:
         self._history.append(choice.id)
         for event in self._writer.add(choice.id, self._logprob(choice)):
             self.outlet.put(event)
-        if self._writer.stop is not None:
+        if self._writer.stop is not None or (self._sampler is not None and self._sampler.finished):
             return "stop"
         return "length" if self._made >= self._limit else None
 

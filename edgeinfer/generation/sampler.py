@@ -14,6 +14,7 @@ import numpy.typing as npt
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.generation import sampling
 from edgeinfer.generation.penalties import Breakers, bias_row, dry, penalize, penalizes
+from edgeinfer.generation.structured import Constraint
 from edgeinfer.types import SamplingParams
 
 
@@ -29,16 +30,32 @@ class Choice:
 class Sampler:
     """Samples for one request. A token depends on the logits, the seed and the tokens before it, on nothing else."""
 
-    def __init__(self, params: SamplingParams, vocab_size: int, breakers: Breakers | None = None) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        breakers: Breakers | None = None,
+        constraint: Constraint | None = None,
+    ) -> None:
         self.params = params
         self.seed = secrets.randbits(64) if params.seed is None else params.seed
         self.needs_host = (
-            penalizes(params) or params.dry_multiplier > 0 or params.mirostat or params.logprobs is not None
+            penalizes(params)
+            or params.dry_multiplier > 0
+            or params.mirostat
+            or params.logprobs is not None
+            or constraint is not None
         )
+        self._constraint = constraint
         self._bias = bias_row(params.logit_bias, vocab_size) if params.logit_bias else None
         self._device_bias: Any = None
         self._breakers = breakers or {}
         self._mirostat_limit = 2 * params.mirostat_tau
+
+    @property
+    def finished(self) -> bool:
+        """The grammar lets nothing follow."""
+        return self._constraint is not None and self._constraint.finished
 
     def on_device(self, xp: Any, row: Any, position: int) -> Any:
         """The token for ``position`` from (V,) logits, as a lazy (1,) int32 array; -1 where they are not finite.
@@ -62,6 +79,8 @@ class Sampler:
         if not np.isfinite(row.max()):
             raise not_finite(position)
         token = self._sample(self._penalized(row, history), position)
+        if self._constraint is not None:
+            self._constraint.take(token)
         if self.params.logprobs is None:
             return Choice(token)
         return _with_logprobs(row, token, self.params.logprobs)
@@ -75,6 +94,10 @@ class Sampler:
             dry(logits, np.asarray(history[-params.dry_window :]), params, self._breakers)
         if not np.isfinite(logits.max()):
             raise EdgeInferError(f"no token may come at place {len(history)}: logit_bias rules every one out")
+        if self._constraint is not None:
+            logits = self._constraint.mask(logits)
+            if not np.isfinite(logits.max()):
+                raise EdgeInferError(f"no token may come at place {len(history)}: grammar and logit_bias exclude each")
         return logits
 
     def _sample(self, logits: npt.NDArray[np.float32], position: int) -> int:

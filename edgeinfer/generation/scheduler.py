@@ -14,6 +14,7 @@ from edgeinfer.generation.penalties import Breakers, find_breakers
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet, Run
 from edgeinfer.generation.sampler import Sampler
+from edgeinfer.generation.structured import Constraint, Structure
 from edgeinfer.tokenizer.detokenize import Detokenizer
 from edgeinfer.types import SamplingParams
 
@@ -46,6 +47,7 @@ class Scheduler:
         self._max_open = max_open
         self._waiting: deque[Run] = deque()
         self._open: list[Run] = []
+        self._structure: Structure | None = None
         self._breakers: dict[tuple[str, ...], Breakers] = {}
 
     def add(self, request: Request, outlet: Outlet) -> None:
@@ -115,7 +117,8 @@ class Scheduler:
                 continue
             with _contained(run):
                 params = run.request.params
-                sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params))
+                constraint = self._constraint_for(run)
+                sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params), constraint)
                 writer = Writer(Detokenizer(self._tokenizer, continues=True), params.stop, run.request.reasoning)
                 try:
                     run.open(self.backend, sampler, writer)
@@ -127,6 +130,12 @@ class Scheduler:
                 self._open.append(run)
                 moving += 1
         self._waiting.extendleft(reversed(held))
+
+    def _constraint_for(self, run: Run) -> Constraint | None:
+        if not run.request.grammar:
+            return None
+        self._structure = self._structure or Structure(self._tokenizer)
+        return self._structure.constraint(run.request.grammar, run.end_ids, self.backend.info.vocab_size)
 
     def _breakers_for(self, params: SamplingParams) -> Breakers | None:
         if params.dry_multiplier == 0:

@@ -27,6 +27,7 @@ def pack_request(request: Request) -> dict[str, Any]:
         "end_ids": None if request.end_ids is None else sorted(request.end_ids),
         "reasoning": None if request.reasoning is None else asdict(request.reasoning),
         "warnings": list(request.warnings),
+        "grammar": request.grammar,
     }
 
 
@@ -40,6 +41,7 @@ def unpack_request(packed: Mapping[str, Any]) -> Request:
         end_ids=None if packed["end_ids"] is None else frozenset(packed["end_ids"]),
         reasoning=None if packed["reasoning"] is None else _reasoning(packed["reasoning"]),
         warnings=packed["warnings"],
+        grammar=packed["grammar"],
     )
 
 
