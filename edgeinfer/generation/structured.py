@@ -124,7 +124,9 @@ def _schema(matcher: Any, value: Any) -> str:
         value = value.model_json_schema()
     if isinstance(value, str):
         value = json.loads(value)
-    if not isinstance(value, (Mapping, bool)):
+    if value is True:  # a schema that allows everything, as {} does
+        value = {}
+    if not isinstance(value, Mapping):
         raise ValueError(f"found {value!r:.40}, expected a JSON schema or a pydantic class")
     return str(matcher.grammar_from_json_schema(json.dumps(value), {"whitespace_pattern": _WHITE_SPACE}))
 

@@ -126,6 +126,7 @@ def test_with_and_without_a_grammar_in_one_batch(llm: edgeinfer.LLM, tmp_path: P
         ({"schema": {"type": "string", "format": "no-such"}}, "no-such"),
         ({"schema": "{bad"}, "schema"),
         ({"schema": 3}, "expected a JSON schema"),
+        ({"schema": False}, "expected a JSON schema"),
         ({"regex": "[a-"}, "unclosed character class"),
         ({"regex": ""}, "not empty"),
         ({"choices": []}, "expected a list"),
