@@ -20,11 +20,11 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.real_model
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_runs(code: str, smollm2_path: Path, own_home: Path) -> None:
+def test_python_runs(code: str, smollm2_path: Path, own_home: Path, tmp_path: Path) -> None:
     models = smollm2_path.parents[1]
     (own_home / "edgeinfer").mkdir()
     (own_home / "edgeinfer" / "config.toml").write_text(f"models = {str(models)!r}\n")
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=own_home)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.strip()
