@@ -26,6 +26,7 @@ from edgeinfer.generation.reasoning import reasoning_format
 from edgeinfer.generation.request import Request
 from edgeinfer.hub.sources import Progress, resolve
 from edgeinfer.settings import load_settings
+from edgeinfer.speculation.speculation import Shared
 from edgeinfer.tokenizer.template import ChatTemplate, lookalike_warning
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Event, Message, Reply, ReplyBuilder, SamplingParams
@@ -62,7 +63,10 @@ def load(
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
         chat_template = ChatTemplate.from_gguf(gguf.metadata, gguf.path, template)
     context, threads = context or settings.context, threads or settings.threads
-    engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer)
+    folder, keep = settings.paths.measured, settings.keep_outputs
+    engine = Engine(
+        lambda: choice.load(files.path, context, threads), tokenizer, lambda info: Shared(info, folder, keep)
+    )
     return LLM(files.name, choice, engine, tokenizer, chat_template)
 
 
@@ -104,7 +108,8 @@ class LLM:
 
         Options are the fields of SamplingParams by name, or a whole ``params=SamplingParams(...)``; further
         ``overflow="refuse"`` (the default: ContextLimit when the prompt does not fit) or ``"drop-oldest"`` (drops the
-        oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``tools=[...]`` and
+        oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``speculation="auto"`` (the default:
+        tokens are drafted where that is faster, which never changes the text) or ``False``, ``tools=[...]`` and
         ``template_options={...}`` for the chat template.
         """
         return self._engine.submit(self._request(prompt, options))
@@ -159,6 +164,7 @@ class LLM:
     def _request(self, prompt: Prompt, options: dict[str, Any]) -> Request:
         """The prompt encoded and made to fit."""
         overflow = checked_overflow(options.pop("overflow", "refuse"))
+        speculation = _checked_speculation(options.pop("speculation", "auto"))
         tools, template_options = options.pop("tools", None), _template_options(options.pop("template_options", None))
         params = _params(options)
         limits = (self.info.context, params.max_tokens)
@@ -171,7 +177,9 @@ class LLM:
             )
             reasoning = reasoning_format(encoded.text)
             warnings = (*self._template_warnings, *encoded.warnings)
-            return Request(encoded.ids, params, truncated, reasoning=reasoning, warnings=warnings)
+            return Request(
+                encoded.ids, params, truncated, reasoning=reasoning, warnings=warnings, speculation=speculation
+            )
         if tools or template_options:
             raise BadRequest("tools and template_options need chat messages, not a raw prompt", "tools")
         warnings = ()
@@ -180,7 +188,7 @@ class LLM:
                 warnings = (lookalike_warning("the prompt", lookalikes),)
             prompt = self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
         ids, truncated = fit_tokens(prompt, *limits, self.tokenizer.bos_id, overflow)
-        return Request(ids, params, truncated, warnings=warnings)
+        return Request(ids, params, truncated, warnings=warnings, speculation=speculation)
 
     def _whole(self, prompt: Prompt, options: dict[str, Any]) -> Reply:
         reply = ReplyBuilder()
@@ -223,6 +231,12 @@ def _template_options(value: object) -> Mapping[str, Any]:
             "template_options",
         )
     return given
+
+
+def _checked_speculation(value: object) -> bool:
+    if value is False or value == "auto":
+        return value == "auto"
+    raise BadRequest(f"speculation={value!r:.40}: expected 'auto' or False", "speculation")
 
 
 def _params(options: dict[str, Any]) -> SamplingParams:

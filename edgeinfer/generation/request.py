@@ -24,6 +24,7 @@ class Request:
     end_ids: frozenset[int] | None = None  # tokens that end the answer; None: the tokenizer's
     reasoning: Reasoning | None = None  # None: all is text
     warnings: Sequence[str] = ()  # passed on to Finished
+    speculation: bool = True  # tokens may be drafted; the text is the same either way
 
     def check(self, info: ModelInfo) -> None:
         """Raises BadRequest for what the model cannot do, ContextLimit for a prompt that does not fit."""
