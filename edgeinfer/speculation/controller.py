@@ -51,12 +51,12 @@ class Account:
     """What drafting has cost one request beyond plain decoding, in plain steps, and what follows from it.
 
     Debt raises the margin and then parks: no drafts for a while, twice as long each time. It is forgiven over some 512
-    tokens, and gains pay it off but are not saved up: no stretch of text may pay for a worse one.
+    tokens, and so are gains, of which little can be saved up: no stretch of text may pay for a much worse one.
     """
 
-    _FORGIVEN = 1 - 1 / 512
-    _SHARE = 0.01  # of the tokens decoded so far, at most of 512: debt that makes careful; twice that parks
-    _GRACE = 1.5
+    _WINDOW = 512
+    _LIMIT_AT_FIRST, _LIMIT = 2.0, 6.0  # debt that parks, growing over a window; half of it makes careful
+    _SAVED = 6.0  # gains that count later
     _CAREFUL = 0.1
     _SHORTEST, _LONGEST = 16, 1024  # tokens parked
 
@@ -68,21 +68,25 @@ class Account:
 
     @property
     def margin(self) -> float:
-        return self._CAREFUL if self.debt > self._SHARE * min(self._tokens, 512) + self._GRACE else MARGIN
+        return self._CAREFUL if self.debt > self._limit / 2 else MARGIN
 
     def settle(self, tokens: int, cost: float) -> None:
         """A step of speculation gave ``tokens`` and took as long as ``cost`` plain steps."""
-        self.debt = max(0.0, self.debt + cost - tokens)
-        if self.debt > 2 * self._SHARE * min(self._tokens, 512) + 2 * self._GRACE:
+        self.debt = max(-self._SAVED, self.debt + cost - tokens)
+        if self.debt > self._limit and not self.parked:
             self.parked = min(self._SHORTEST << self.times_parked, self._LONGEST)
             self.times_parked = min(self.times_parked + 1, 6)
-            self.debt /= 2
 
     def passed(self, tokens: int) -> None:
         """So many tokens came, in whatever way."""
         self._tokens += tokens
-        self.debt *= self._FORGIVEN**tokens
+        self.debt *= (1 - 1 / self._WINDOW) ** tokens
         self.parked = max(0, self.parked - tokens)
 
     def unpark(self) -> None:
         self.parked = 0
+
+    @property
+    def _limit(self) -> float:
+        share = min(self._tokens, self._WINDOW) / self._WINDOW
+        return self._LIMIT_AT_FIRST + share * (self._LIMIT - self._LIMIT_AT_FIRST)

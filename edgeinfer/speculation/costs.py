@@ -10,15 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Self
 
 MOST_ROWS = 64
 _KNOTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
+_NEAREST = [min((abs(knot - rows), knot) for knot in _KNOTS)[1] for rows in range(MOST_ROWS + 1)]  # knot by rows
+_REDRAW = 0.02  # relative change of a cost that is worth a new curve
 _SHALLOW = 1024  # tokens; octaves begin here
 _OCTAVES = 8
 _PACE = 0.2  # share of a new measurement
 _PLAIN_PACE = 0.1
 _CLAMP = 1.25  # one measurement moves a known cost by no more than its share of this
+_FIRST_CLAMP = 3.0
 _SURE = 3  # plain steps before a cost is known
 
 # Before anything was measured: the cost of a row after the first, as a share of a plain step.
@@ -39,35 +43,34 @@ class Curve:
     slope: float
     measured: dict[int, float] = field(default_factory=dict)  # knot -> ratio
     _ratios: list[float] = field(default_factory=list)
+    _times: dict[int, int] = field(default_factory=dict)
 
     @property
     def ratios(self) -> list[float]:
-        """By rows, 0 to MOST_ROWS: between measured knots straight lines, beyond them the prior's slope."""
+        """By rows, 0 to MOST_ROWS: straight lines between measured knots; beyond them the mean of their slope and the
+        prior's."""
         if not self._ratios:
             self._ratios = self._drawn()
         return self._ratios
 
     def learn(self, rows: int, ratio: float) -> None:
-        knot = min(_KNOTS, key=lambda each: abs(each - rows))
+        knot = _NEAREST[rows]
         ratio *= self.ratios[knot] / self.ratios[rows]  # what the neighbouring knot would have cost
-        known = self.measured.get(knot)
-        if known is None:
-            self.measured[knot] = min(max(ratio, self.ratios[knot] / 2), self.ratios[knot] * 2)
-        else:
-            self.measured[knot] = known + _PACE * (min(max(ratio, known / _CLAMP), known * _CLAMP) - known)
-        self._ratios = []
+        known, times = self.measured.get(knot, self.ratios[knot]), self._times.get(knot, 0)
+        clamp = _CLAMP if times else _FIRST_CLAMP
+        new = known + max(_PACE, 1 / (times + 1)) * (min(max(ratio, known / clamp), known * clamp) - known)
+        self.measured[knot], self._times[knot] = new, times + 1
+        if abs(new / self.ratios[knot] - 1) > _REDRAW:
+            self._ratios = []
 
     def _drawn(self) -> list[float]:
         points = sorted({1: 1.0, **self.measured}.items())
+        rows, ratio = points[-1]
+        slope = (self.slope + (ratio - 1) / (rows - 1)) / 2 if rows > 1 else self.slope
+        points.append((MOST_ROWS + 1, ratio + slope * (MOST_ROWS + 1 - rows)))
         ratios = [0.0]
-        for rows in range(1, MOST_ROWS + 1):
-            below = max((point for point in points if point[0] <= rows), default=points[0])
-            above = min((point for point in points if point[0] > rows), default=None)
-            if above is None:
-                ratios.append(below[1] + self.slope * (rows - below[0]))
-            else:
-                share = (rows - below[0]) / (above[0] - below[0])
-                ratios.append(below[1] + share * (above[1] - below[1]))
+        for (start, low), (stop, high) in pairwise(points):
+            ratios += [low + (high - low) * (rows - start) / (stop - start) for rows in range(start, stop)]
         return ratios
 
 

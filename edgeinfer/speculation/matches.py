@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
 from edgeinfer.speculation.survival import LONGEST, cell_of
 
-_VOTERS = 12  # places that are asked how the text goes on
-_FOLLOWED = 48  # places that are followed at a time
-_RECENT_PAIRS = 24
-_RECENT_SINGLES = 8
-_ENOUGH = 4  # places with two equal tokens, beyond which one equal token is not looked at
-_FLOOR = 0.04  # survival below which a draft is not prolonged
+Found: TypeAlias = Sequence[tuple[Sequence[int], int]]
+"""Places, the newest last, and how many tokens before them are known to be the same."""
+
+_VOTERS = 10  # places that are asked how the text goes on
+_LONG = 8  # equal tokens, from which on no other places are looked for
+_FLOOR = 0.06  # survival below which a draft is not prolonged
 
 
 class Corpus(Protocol):
@@ -21,8 +21,8 @@ class Corpus(Protocol):
     @property
     def tokens(self) -> Sequence[int]: ...
 
-    def places(self, tail: Sequence[int], known: int) -> Iterable[tuple[int, int]]:
-        """(index after a copy of the end of ``tail``, equal tokens) pairs, where ``known`` places are known already."""
+    def places(self, tail: Sequence[int]) -> Found:
+        """The indices after copies of the end of ``tail``."""
 
 
 class Follower:
@@ -33,25 +33,27 @@ class Follower:
         self._source = source
         self._lengths: dict[int, int] = {}
 
-    def restart(self, text: Sequence[int]) -> None:
-        """Looks the end of ``text`` up and counts equal tokens backwards."""
-        tokens = self.corpus.tokens
-        self._lengths = {}
-        for place, length in self.corpus.places(text[-3:], 0):
-            while length < min(place, len(text), LONGEST) and tokens[place - 1 - length] == text[-1 - length]:
-                length += 1
-            self._lengths[place] = length
-
-    def advance(self, token: int, tail: Sequence[int]) -> None:
-        """The text went on with ``token``; ``tail`` are its last three tokens, that one among them."""
+    def advance(self, token: int, text: Sequence[int]) -> None:
+        """The text went on with ``token``, which is the last of ``text``."""
         tokens, size = self.corpus.tokens, len(self.corpus.tokens)
         found = {
             place + 1: length + 1 for place, length in self._lengths.items() if place < size and tokens[place] == token
         }
-        if len(found) < _FOLLOWED:
-            for place, length in self.corpus.places(tail, len(found)):
-                found.setdefault(place, length)
         self._lengths = found
+        if not found or max(found.values()) < _LONG:
+            self.look_up(text)
+
+    def look_up(self, text: Sequence[int]) -> None:
+        """Adds the places that the index knows, with all their equal tokens."""
+        tokens, found, size = self.corpus.tokens, self._lengths, len(text)
+        for places, known in self.corpus.places(text[-3:]):
+            for place in reversed(places):
+                if place in found:
+                    continue
+                length, most = known, min(place, size, LONGEST)
+                while length < most and tokens[place - 1 - length] == text[-1 - length]:
+                    length += 1
+                found[place] = length
 
     def guess(self, limit: int, rates: Sequence[float]) -> tuple[list[int], list[float], list[int]]:
         """Tokens, their survival and their cells: what most of the places with the longest matches go on with."""
@@ -60,44 +62,49 @@ class Follower:
         cells: list[int] = []
         if not self._lengths:
             return out, survival, cells
-        ranked = sorted(((length, place) for place, length in self._lengths.items()), reverse=True)
-        longest = ranked[0][0]
-        voters = [place for length, place in ranked[:_VOTERS] if 2 * length >= longest]
+        longest = max(self._lengths.values())
+        voters = [place for place, length in self._lengths.items() if 2 * length >= longest]
+        if len(voters) > 1:
+            voters = sorted(voters, key=lambda place: (-self._lengths[place], -place))[:_VOTERS]
         chance = 1.0
-        while len(out) < limit:
-            token, agreeing = self._vote(voters, out)
+        for ahead in range(limit):
+            asked = len(voters)
+            token = self._vote(voters, out) if asked > 1 else self._at(voters[0] + ahead, out)
             if token < 0:
                 break
-            cell = cell_of(self._source, longest + len(out), len(voters), len(agreeing))
+            if asked > 1:
+                voters = [voter for voter in voters if self._at(voter + ahead, out) == token]
+            cell = cell_of(self._source, longest + ahead, asked, len(voters))
             chance *= rates[cell]
             if out and chance < _FLOOR:
                 break
             out.append(token)
             survival.append(chance)
             cells.append(cell)
-            voters = agreeing
         return out, survival, cells
 
-    def _vote(self, voters: list[int], out: list[int]) -> tuple[int, list[int]]:
-        """The token that most voters go on with after ``out`` (-1: none), and those voters."""
-        tokens, size, ahead = self.corpus.tokens, len(self.corpus.tokens), len(out)
-        if len(voters) == 1:
-            place = voters[0] + ahead
-            return (tokens[place] if place < size else self._beyond(place - size, out)), voters
-        votes: dict[int, list[int]] = {}
+    def _vote(self, voters: Sequence[int], out: list[int]) -> int:
+        """The token that most voters go on with after ``out``, the first voter's among equals; -1: none."""
+        ahead = len(out)
+        votes: dict[int, int] = {}
         for voter in voters:
-            place = voter + ahead
-            token = tokens[place] if place < size else self._beyond(place - size, out)
-            if token >= 0:
-                votes.setdefault(token, []).append(voter)
-        if not votes:
-            return -1, voters
-        token = max(votes, key=lambda each: len(votes[each]))
-        return token, votes[token]
+            token = self._at(voter + ahead, out)
+            votes[token] = votes.get(token, 0) + 1
+        votes.pop(-1, None)
+        return max(votes, key=votes.__getitem__, default=-1)
 
-    def _beyond(self, place: int, out: list[int]) -> int:
+    def _at(self, place: int, out: list[int]) -> int:
         """A copy that reaches the text's own end goes on with what it has copied itself."""
-        return out[place] if self._source == 0 and place < len(out) else -1
+        tokens = self.corpus.tokens
+        beyond = place - len(tokens)
+        if beyond < 0:
+            return tokens[place]
+        return out[beyond] if self._source == 0 and beyond < len(out) else -1
+
+
+_RECENT_PAIRS = 16
+_RECENT_SINGLES = 6
+_ENOUGH = 3  # places with two equal tokens, beyond which one equal token is not looked at
 
 
 class Context:
@@ -121,12 +128,8 @@ class Context:
         self.tokens.append(token)
         self._last = token
 
-    def places(self, tail: Sequence[int], known: int) -> Iterable[tuple[int, int]]:
-        if len(tail) > 1:
-            pairs = self._pairs.get(tail[-2] << 32 | tail[-1], ())[-_RECENT_PAIRS:]
-            for place in reversed(pairs):
-                yield place, 2
-            known += len(pairs)
-        if known < _ENOUGH:
-            for place in reversed(self._singles.get(tail[-1], ())[-_RECENT_SINGLES:]):
-                yield place, 1
+    def places(self, tail: Sequence[int]) -> Found:
+        pairs = self._pairs.get(tail[-2] << 32 | tail[-1], ())[-_RECENT_PAIRS:] if len(tail) > 1 else ()
+        if len(pairs) >= _ENOUGH:
+            return ((pairs, 2),)
+        return (pairs, 2), (self._singles.get(tail[-1], ())[-_RECENT_SINGLES:], 1)

@@ -6,12 +6,14 @@ import logging
 import os
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgeinfer.speculation.matches import Found
 
 CAPACITY = 262_144
 """Tokens kept; the oldest half goes when there are more."""
@@ -20,6 +22,8 @@ _LEAST = 8  # tokens of an output that is worth keeping
 _LEAD = 3  # tokens of the prompt kept before an output, so that its beginning can be found
 _RECENT = 12
 _MAGIC = b"edgeinfer outputs 1\n"
+_FACTOR = 0x2545F4914F6CDD1D
+_WORD = 2**64 - 1
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +33,7 @@ class Snapshot:
     def __init__(self, tokens: NDArray[np.int32]) -> None:
         self._array = tokens
         self.tokens: Sequence[int] = array("i", tokens.tobytes())
-        wide = tokens.astype(np.uint64) & np.uint64(0xFFFFFFFF)
+        wide = tokens.astype(np.uint64)  # a border becomes a number that no token is
         hashes = _hashed(wide[:-2], wide[1:-1], wide[2:]) if len(tokens) > 2 else np.empty(0, np.uint64)
         self._order = np.argsort(hashes, kind="stable").astype(np.int32)
         self._hashes = hashes[self._order]
@@ -38,15 +42,17 @@ class Snapshot:
     def array(self) -> NDArray[np.int32]:
         return self._array
 
-    def places(self, tail: Sequence[int], known: int) -> Iterable[tuple[int, int]]:
+    def places(self, tail: Sequence[int]) -> Found:
         if len(tail) < 3 or not len(self._hashes):
-            return
-        wanted = _hashed(*np.asarray(tail, np.uint64))
-        stop = int(np.searchsorted(self._hashes, wanted, "right"))
-        start = max(int(np.searchsorted(self._hashes, wanted, "left")), stop - _RECENT)
-        for place in self._order[start:stop][::-1].tolist():
-            if tuple(self.tokens[place : place + 3]) == tuple(tail):
-                yield place + 3, 3
+            return ()
+        wanted = _hashed(*tail) & _WORD
+        start, stop = np.searchsorted(self._hashes, np.asarray((wanted, wanted + 1), np.uint64)).tolist()
+        start = max(start, stop - _RECENT)
+        wanted_tokens = array("i", tail)
+        found = [
+            place + 3 for place in self._order[start:stop].tolist() if self.tokens[place : place + 3] == wanted_tokens
+        ]
+        return ((found, 3),)
 
 
 class OutputStore:
@@ -119,7 +125,5 @@ def _read(path: Path, capacity: int) -> NDArray[np.int32]:
 
 
 def _hashed(a: Any, b: Any, c: Any) -> Any:
-    """Three tokens in one number; different triples may share one."""
-    with np.errstate(over="ignore"):
-        mixed = a * np.uint64(0x9E3779B97F4A7C15) + b
-        return mixed * np.uint64(0x9E3779B97F4A7C15) + c
+    """Three tokens in one number, of which ``_WORD`` counts; different triples may share one."""
+    return (a * _FACTOR + b) * _FACTOR + c

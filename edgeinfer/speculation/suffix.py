@@ -30,7 +30,7 @@ class SuffixDrafter:
         if store is not None and len(store.tokens):
             self._followers.append(Follower(store, 1))
         for follower in self._followers:
-            follower.restart(self._context.tokens)
+            follower.look_up(self._context.tokens)
         self._guesses: list[tuple[list[int], list[int]]] = []  # tokens and cells of the last proposals
 
     def propose(self, limit: int) -> Draft:
@@ -55,9 +55,8 @@ class SuffixDrafter:
         context = self._context
         for token in tokens:
             context.add(token)
-            tail = context.tokens[-3:]
             for follower in self._followers:
-                follower.advance(token, tail)
+                follower.advance(token, context.tokens)
 
     def close(self) -> None:
         if self._on_close is not None:
