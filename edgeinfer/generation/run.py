@@ -51,6 +51,7 @@ class Run:
         params = request.params
         self.request = request
         self.outlet = outlet
+        self.pilot: Pilot | None = None  # set where tokens may be drafted
         self.over = False
         self._tokenizer = tokenizer
         self._info = info
@@ -69,14 +70,13 @@ class Run:
         self._state: Any = None
         self._sampler: Sampler | None = None
         self._writer: Writer | None = None
-        self.pilot: Pilot | None = None
         self._xp: Any = None  # mlx.core where decoding is pipelined
         self._ahead: Any = None  # (1,) the last token, not read yet
         self._next: Any = None  # (1,) the token after it
 
-    def open(self, backend: Backend, sampler: Sampler, writer: Writer, pilot: Pilot | None) -> None:
+    def open(self, backend: Backend, sampler: Sampler, writer: Writer) -> None:
         """Takes a sequence with as much of the prompt as the backend remembers."""
-        self._sampler, self._writer, self.pilot = sampler, writer, pilot
+        self._sampler, self._writer = sampler, writer
         if self._info.lazy and not sampler.needs_host:
             import mlx.core
 

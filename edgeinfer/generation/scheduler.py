@@ -121,8 +121,10 @@ class Scheduler:
                 params = run.request.params
                 sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params))
                 writer = Writer(Detokenizer(self._tokenizer, continues=True), params.stop, run.request.reasoning)
+                if run.pilot is None:
+                    run.pilot = self._pilot(run.request)
                 try:
-                    run.open(self.backend, sampler, writer, self._pilot(run.request))
+                    run.open(self.backend, sampler, writer)
                 except LimitExceeded:
                     if not self._open:
                         raise
@@ -179,7 +181,7 @@ class Scheduler:
         self._depth = sum(run.length for run in decoding) // len(decoding)
         self._speculation.choose(self._candidates, self._depth)
 
-    def _account(self, turn: list[tuple[Run, Chunk | None]], seconds: float) -> None:
+    def _account(self, turn: Turn, seconds: float) -> None:
         """Tells speculation how long the step took."""
         if self._speculation is None or not self._candidates:
             return

@@ -1,8 +1,8 @@
 """The one verifier: which tokens a step gives whose rows belong to a draft.
 
-A draft has no weight of its own: each row is sampled as it would have been without one, with its own history and its own
-random number, and the next row counts only while the guess was right. So the text is the same with every drafter and
-none, under any sampler (Leviathan et al., 2023, for a proposal that is a point mass).
+A draft has no weight of its own: each row is sampled as it would have been without one, with its own history and its
+own random number, and the next row counts only while the guess was right. So the text is the same with every drafter
+and none, under any sampler (Leviathan et al., 2023, for a proposal that is a point mass).
 """
 
 from __future__ import annotations

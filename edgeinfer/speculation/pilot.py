@@ -84,8 +84,12 @@ class Pilot:
         return Speculation(self._steps, self._tokens, speedup, self._why())
 
     def close(self, output: Sequence[int]) -> None:
-        for drafter in self._drafters:
-            drafter.close()
+        for drafter in tuple(self._drafters):
+            try:
+                drafter.close()
+            except Exception as error:  # a drafter may be anyone's; no request fails for it
+                self._drop(drafter, f"raised {type(error).__name__}: {error}")
+        self._drafters.clear()
         self._on_close(output)
 
     def _why(self) -> str:

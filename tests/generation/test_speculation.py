@@ -172,6 +172,9 @@ def test_a_drafter_that_raises_while_it_watches_is_dropped(caplog: pytest.LogCap
         def observe(self, tokens: Sequence[int]) -> None:
             raise OSError("no eyes")
 
+        def close(self) -> None:
+            raise AssertionError("a dropped drafter is not closed")
+
     backend = TapeBackend(ANSWER, vocab_size=VOCAB)
     shared = Eager(backend.info, make_drafters=lambda prompt, _: [Blind(prompt, repeating)])
     (outlet,), _ = serve(backend, [Request(PROMPT, SamplingParams(temperature=0))], shared)
