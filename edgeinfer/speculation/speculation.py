@@ -24,6 +24,7 @@ from edgeinfer.speculation.survival import Survival
 _FORMAT = 1
 _FIRST_BUBBLE = 0.15  # plain steps that leaving the pipeline costs, before it was measured
 _PACE = 0.2
+_HICCUP = 1.5  # times the usual cost, beyond which a step was held up by something else
 _WARM = 0.7  # the temperature up to which chances are counted together
 _PACKAGES = {"mlx": "mlx", "llama.cpp": "llama-cpp-python"}
 _log = logging.getLogger(__name__)
@@ -85,12 +86,11 @@ class Shared:
                 offers.append((candidate, pilot, draft))
         if not offers:
             return
-        ratios = self.costs[offers[0][1].greedy].ratios(depth)
+        costs = self.costs[offers[0][1].greedy]
         margin = max(pilot.account.margin for _, pilot, _ in offers)
-        lengths = admit([draft for _, _, draft in offers], sequences, ratios, margin)
-        rows = sequences + sum(lengths)
+        lengths = admit([draft for _, _, draft in offers], sequences, costs.ratios(depth), margin)
         gained = sum(sum(draft.survival[:count]) for (_, _, draft), count in zip(offers, lengths, strict=True))
-        worth = (1 + gained / sequences) - ratios[min(rows, len(ratios) - 1)] / ratios[min(sequences, len(ratios) - 1)]
+        worth = 1 + gained / sequences - self._ratio(costs, sequences + sum(lengths), sequences, depth)
         for (candidate, pilot, _), length in zip(offers, lengths, strict=True):
             if not candidate.pipelined:
                 pilot.choose(length)
@@ -121,9 +121,15 @@ class Shared:
         if not steady:
             speculating = drafting or pilots
             came = sum(pilot.fresh for pilot in pilots) + sequences - len(pilots)
-            loss = (sequences * seconds / plain - came) / len(speculating)
+            usual = self._ratio(costs, rows, sequences, depth) if drafting else 1.0
+            loss = (sequences * min(seconds / plain, _HICCUP * usual) - came) / len(speculating)
             for pilot in speculating:
                 pilot.account.settle(pilot.fresh, pilot.fresh + loss)
+
+    def _ratio(self, costs: Costs, rows: int, sequences: int, depth: int) -> float:
+        """The usual cost of so many rows, in plain steps of so many sequences."""
+        ratios = costs.ratios(depth)
+        return ratios[min(rows, len(ratios) - 1)] / ratios[min(sequences, len(ratios) - 1)]
 
     def close(self) -> None:
         """Writes what was measured and learned."""

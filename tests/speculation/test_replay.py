@@ -65,6 +65,16 @@ def test_a_repeated_job_gets_faster(encode: Callable[[Task], tuple[list[int], li
     assert rounds[-1] >= 1.3 * rounds[0], rounds
 
 
+def test_hiccups_of_the_machine_do_not_park(encode: Callable[[Task], tuple[list[int], list[int]]]) -> None:
+    """One step in 25 takes twenty times as long, drafting or not."""
+    task = encode(SETS["rewrite"](random.Random(9)))
+    calm, jumpy = Played(), Played()
+    play(Shared(INFO), *task, step_cost(CURVES["native"]), calm)
+    slow = [random.Random(token).random() < 0.04 for token in range(len(task[1]))]
+    play(Shared(INFO), *task, step_cost(CURVES["native"]), jumpy, lambda token: 20.0 if slow[token] else 1.0)
+    assert jumpy.steps <= 1.15 * calm.steps
+
+
 def test_a_busy_spell_neither_parks_for_good_nor_costs_more_than_two_percent(
     encode: Callable[[Task], tuple[list[int], list[int]]],
 ) -> None:
