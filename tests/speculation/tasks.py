@@ -1,8 +1,10 @@
-"""Prompts with the texts that a perfect model would answer them with, made of this repository's own files."""
+"""Prompts with the texts that a perfect model would answer them with, made of stored modules and sentences.
+
+The stored ones are parts of this repository as it once was: a change of today's files must not move the figures.
+"""
 
 from __future__ import annotations
 
-import ast
 import json
 import random
 import re
@@ -10,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+TEXTS = Path(__file__).with_name("texts")
 Task = tuple[str, str]
 """Prompt and answer."""
 
@@ -18,20 +20,13 @@ Task = tuple[str, str]
 @cache
 def sources() -> tuple[str, ...]:
     """Modules of a size that a person would ask to have rewritten."""
-    files = sorted((ROOT / "edgeinfer").rglob("*.py"))
-    return tuple(text for file in files if 3000 < len(text := file.read_text(encoding="utf-8")) < 9000)
+    return tuple((TEXTS / "sources.txt").read_text(encoding="utf-8").split("\f\n"))
 
 
 @cache
 def paragraphs() -> tuple[str, ...]:
-    """Sentences about many different things: the docstrings of all modules."""
-    found: list[str] = []
-    for file in sorted((ROOT / "edgeinfer").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                text = ast.get_docstring(node) or ""
-                found += [" ".join(part.split()) for part in text.split("\n\n") if 60 < len(part) < 500]
-    return tuple(dict.fromkeys(found))
+    """Sentences about many different things."""
+    return tuple((TEXTS / "paragraphs.txt").read_text(encoding="utf-8").splitlines())
 
 
 def rewrite(random_: random.Random) -> Task:
