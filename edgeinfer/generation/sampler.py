@@ -59,8 +59,11 @@ class Sampler:
     def greedy_rows(self, xp: Any, rows: Any) -> Any:
         """What ``on_device`` gives for each of (L, V) logits with the greedy sampler: (L,) int32."""
         rows = rows.astype(xp.float32)
-        if self._bias is not None:
-            rows = rows + xp.array(self._bias)
+        if self._bias is None:
+            from edgeinfer import ops  # with mlx, which only such a backend has imported by now
+
+            return ops.greedy(rows)
+        rows = rows + xp.array(self._bias)
         return xp.where(xp.isfinite(xp.max(rows, axis=-1)), xp.argmax(rows, axis=-1).astype(xp.int32), -1)
 
     def on_host(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> Choice:
