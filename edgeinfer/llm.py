@@ -31,6 +31,7 @@ from edgeinfer.hub.sources import Progress, resolve
 from edgeinfer.loading import fit
 from edgeinfer.loading.fit import Needs
 from edgeinfer.settings import load_settings
+from edgeinfer.speculation.speculation import shared_by
 from edgeinfer.tokenizer.template import ChatTemplate, lookalike_warning
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Event, Message, Reply, ReplyBuilder, SamplingParams
@@ -74,7 +75,7 @@ def load(
     if isolate:
         engine = IsolatedEngine([str(files.path), choice.name, str(context), str(threads)])
     else:
-        engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer)
+        engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer, shared_by(settings))
     return LLM(files.name, choice, engine, tokenizer, chat_template)
 
 
@@ -161,7 +162,8 @@ class LLM:
 
         Options are the fields of SamplingParams by name, or a whole ``params=SamplingParams(...)``; further
         ``overflow="refuse"`` (the default: ContextLimit when the prompt does not fit) or ``"drop-oldest"`` (drops the
-        oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``tools=[...]`` and
+        oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``speculation="auto"`` (the default:
+        tokens are drafted where that is faster, which never changes the text) or ``False``, ``tools=[...]`` and
         ``template_options={...}`` for the chat template; and one of ``schema=`` (a JSON schema or a pydantic class),
         ``regex=``, ``choices=[...]`` or ``grammar=`` (Lark), to which the answer then keeps. What cannot be kept to is
         a BadRequest; an answer cut by ``max_tokens`` ends with ``length`` and is not mended.
@@ -222,6 +224,7 @@ class LLM:
     def _request(self, prompt: Prompt, options: dict[str, Any]) -> Request:
         """The prompt encoded and made to fit."""
         overflow = checked_overflow(options.pop("overflow", "refuse"))
+        speculation = _checked_speculation(options.pop("speculation", "auto"))
         tools, template_options = options.pop("tools", None), _template_options(options.pop("template_options", None))
         grammar = structured.compiled({name: options.pop(name, None) for name in structured.NAMES})
         params = _params(options)
@@ -235,7 +238,15 @@ class LLM:
             )
             reasoning = None if grammar else reasoning_format(encoded.text)
             warnings = (*self._template_warnings, *encoded.warnings)
-            return Request(encoded.ids, params, truncated, reasoning=reasoning, warnings=warnings, grammar=grammar)
+            return Request(
+                encoded.ids,
+                params,
+                truncated,
+                reasoning=reasoning,
+                warnings=warnings,
+                grammar=grammar,
+                speculation=speculation,
+            )
         if tools or template_options:
             raise BadRequest("tools and template_options need chat messages, not a raw prompt", "tools")
         warnings = ()
@@ -244,7 +255,7 @@ class LLM:
                 warnings = (lookalike_warning("the prompt", lookalikes),)
             prompt = self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
         ids, truncated = fit_tokens(prompt, *limits, self.tokenizer.bos_id, overflow)
-        return Request(ids, params, truncated, warnings=warnings, grammar=grammar)
+        return Request(ids, params, truncated, warnings=warnings, grammar=grammar, speculation=speculation)
 
     def _whole(self, prompt: Prompt, options: dict[str, Any]) -> Reply:
         reply = ReplyBuilder()
@@ -291,11 +302,18 @@ def _template_options(value: object) -> Mapping[str, Any]:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raises BadRequest for options that no request could have, before there is a model or a prompt."""
-    others = ("tools", "template_options", *structured.NAMES)
+    others = ("overflow", "speculation", "tools", "template_options", *structured.NAMES)
     structured.compiled(options)
     checked_overflow(options.get("overflow", "refuse"))
+    _checked_speculation(options.get("speculation", "auto"))
     _template_options(options.get("template_options"))
-    _params({name: value for name, value in options.items() if name not in ("overflow", *others)})
+    _params({name: value for name, value in options.items() if name not in others})
+
+
+def _checked_speculation(value: object) -> bool:
+    if value is False or value == "auto":
+        return value == "auto"
+    raise BadRequest(f"speculation={value!r:.40}: expected 'auto' or False", "speculation")
 
 
 def _params(options: dict[str, Any]) -> SamplingParams:

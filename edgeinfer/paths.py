@@ -19,6 +19,11 @@ class Paths:
         return (self.root or Path(platformdirs.user_config_dir("edgeinfer"))) / "config.toml"
 
     @property
+    def measured(self) -> Path:
+        """What was measured on this machine, and outputs where they are kept; all of it can be made anew."""
+        return (self.root or Path(platformdirs.user_cache_dir("edgeinfer"))) / "measured"
+
+    @property
     def models(self) -> Path:
         return (self.root or Path(platformdirs.user_data_dir("edgeinfer"))) / "models"
 

@@ -29,6 +29,8 @@ class Settings:
     """Tokens a conversation may hold; 0 lets the model and the memory decide."""
     threads: int = 0
     """CPU threads; 0 takes the physical cores."""
+    keep_outputs: bool = False
+    """Whether answers are kept on disk, as token ids, so that later ones that repeat them are made faster."""
     models: str = ""
     """The folder that ``pull`` keeps models in; empty for the default."""
     paths: Paths = field(default_factory=Paths)
@@ -40,6 +42,7 @@ class Settings:
 
 
 _MAX_CONFIG = 1 << 20  # bytes
+_KINDS = {int: "a whole number, 0 or more", str: "a string", bool: "true or false"}
 _KEYS = {item.name: item for item in fields(Settings) if item.name not in ("paths", "offline")}
 
 
@@ -85,8 +88,7 @@ def _checked(file: Path, key: str, value: Any) -> Any:
         raise BadInput(f"{file}: unknown key {key!r}; {hint}")
     expected = type(_KEYS[key].default)
     if type(value) is not expected or (isinstance(value, int) and value < 0):
-        kind = "a whole number, 0 or more" if expected is int else "a string"
-        raise BadInput(f"{file}: {key}={value!r}; expected {kind}")
+        raise BadInput(f"{file}: {key}={value!r}; expected {_KINDS[expected]}")
     return value
 
 

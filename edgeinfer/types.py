@@ -169,6 +169,16 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """What drafting did for one request; ``Usage`` counts the drafted tokens. Tokens a step are tokens / steps."""
+
+    steps: int = 0  # of decoding, each of which reads the weights once
+    tokens: int = 0  # that came of them
+    speedup: float = 1.0  # against plain decoding, from plain steps measured in the same process
+    why: str = "off"  # why no more was drafted; empty where nothing held it back
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     """Text that was made since the last event, and the tokens it came from. Never ends inside a character."""
 
@@ -198,6 +208,7 @@ class Finished:
     stop: str | None = None  # the stop string that ended it
     backend: str = ""  # "mlx (cpu)"
     warnings: tuple[str, ...] = ()  # what the user should know of the prompt: look-alikes of control tokens
+    speculation: Speculation = Speculation()
 
 
 Event: TypeAlias = TextDelta | ReasoningDelta | Finished
@@ -217,6 +228,7 @@ class Reply:
     stop: str | None = None
     backend: str = ""
     warnings: tuple[str, ...] = ()
+    speculation: Speculation = Speculation()
     reasoning: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
 

@@ -48,6 +48,31 @@ def test_streamed_pieces_are_the_reply(llm: edgeinfer.LLM) -> None:
     assert "".join(pieces) == llm.generate("Once upon", **options).text
 
 
+def test_speculation_is_auto_or_off(llm: edgeinfer.LLM) -> None:
+    options = {"temperature": 0, "max_tokens": 150, "ignore_eos": True}
+    drafted, plain = llm.generate("Once upon", **options), llm.generate("Once upon", speculation=False, **options)
+    assert plain.usage.drafted == 0
+    assert plain.speculation.why == "off"
+    assert drafted.speculation.steps > 0
+    if llm.info.backend == "mlx":
+        assert drafted.ids == plain.ids
+    for bad in ("on", True, None, 1):
+        with pytest.raises(BadRequest, match=r"speculation=.*expected 'auto' or False"):
+            llm.generate("Once upon", speculation=bad)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_outputs_reach_the_disk_only_where_the_user_wants_that(tiny: Path, own_home: Path, keep: bool) -> None:
+    folder = own_home / "edgeinfer"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(f"keep_outputs = {str(keep).lower()}\n")
+    for _ in range(2):
+        with edgeinfer.load(str(tiny), backend="mlx") as loaded:
+            loaded.generate("Once upon", temperature=0, max_tokens=12, ignore_eos=True)
+    assert len(list((folder / "measured").glob("*.json"))) == 1
+    assert len(list((folder / "measured").glob("*.outputs"))) == keep
+
+
 def test_token_ids_are_a_prompt_too(llm: edgeinfer.LLM) -> None:
     ids = llm.tokenize("Once upon")
     options = {"temperature": 0, "max_tokens": 5, "ignore_eos": True}

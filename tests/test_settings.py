@@ -38,6 +38,7 @@ def test_the_file_sets_values(config: Path) -> None:
         ('threads = "two"', "threads='two'; expected a whole number"),
         ("threads = -1", "threads=-1; expected a whole number, 0 or more"),
         ("threads = true", "threads=True; expected a whole number"),
+        ("keep_outputs = 1", "keep_outputs=1; expected true or false"),
         ("model = 3", "model=3; expected a string"),
         ("model = ", "Invalid value"),
         ("model = " + 5000 * "[", "recursion"),

@@ -24,7 +24,20 @@ if TYPE_CHECKING:
     from edgeinfer.bench.session import Step
 
 
-@click.command()
+class _Bench(click.Command):
+    """``bench MODEL``, and ``bench speculation MODEL``, which is a command of its own."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["speculation"]:
+            from edgeinfer.cli.benchspeculation import command as speculation
+
+            return speculation.make_context(f"{info_name} speculation", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=_Bench)
 @click.argument("model", required=False, default="")
 @click.option("--against", multiple=True, metavar="ENGINE", help="llama-cpp or mlx-lm; may be repeated.")
 @click.option("--quick", is_flag=True, help="A rough look of about 20 seconds, on two threads.")
@@ -40,6 +53,7 @@ def command(model: str, against: tuple[str, ...], quick: bool, as_json: bool, **
 
     A ratio says how many times better edgeinfer is, taken round by round: its median, and half of its range. llama.cpp
     runs with the same file and threads, with flash attention on and off; the better one counts.
+    `edgeinfer bench speculation MODEL` measures what drafts are worth.
     """
     from edgeinfer.bench.plan import checked_peers
     from edgeinfer.bench.run import bench

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 )
 @click.option("--schema", default="", metavar="JSON|FILE", help="A JSON schema that the answer keeps to.")
 @click.option("--regex", default="", help="A regular expression that the answer keeps to.")
+@click.option(
+    "--speculation",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    help="Draft tokens where that is faster; the text is the same. Default: auto.",
+)
 @model_options
 @sampling_options
 def command(
@@ -57,6 +63,7 @@ def command(
     overflow: str,
     schema: str,
     regex: str,
+    speculation: str,
     model: str,
     backend: str | None,
     context: int,
@@ -86,7 +93,10 @@ def command(
     ):
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
-        stream = llm.stream(text if raw else messages, params=params, overflow=overflow, **structure)
+        drafts = "auto" if speculation == "auto" else False
+        stream = llm.stream(
+            text if raw else messages, params=params, overflow=overflow, speculation=drafts, **structure
+        )
         printer = None if as_json else _Printer()
         reply, interrupted = _follow(stream, printer)
         for warning in reply.warnings:
@@ -188,7 +198,7 @@ _ENDINGS = {"stop": "", "length": " (cut by the limit)", "cancelled": " (stopped
 def _summary(llm: LLM, reply: Reply) -> str:
     parts = [
         f"{reply.usage.completion} tokens{_ENDINGS[reply.finish_reason]}",
-        f"{reply.timings.decode_rate:.1f} tokens/s",
+        f"{reply.timings.decode_rate:.1f} tokens/s{_gain(reply)}",
         f"first after {reply.timings.first_token:.2f} s",
         f"{human_bytes(llm.memory_in_use())} memory",
         f"{reply.backend}: {llm.choice.why}",
@@ -198,6 +208,24 @@ def _summary(llm: LLM, reply: Reply) -> str:
     return " · ".join(parts)
 
 
+def _gain(reply: Reply) -> str:
+    """What drafting was worth, where anything was drafted."""
+    told = reply.speculation
+    if not reply.usage.drafted or not told.steps:
+        return ""
+    return f" ({told.speedup:.2f}x by drafts, {told.tokens / told.steps:.1f} a step)"
+
+
+def _drafts(reply: Reply) -> str:
+    usage, told = reply.usage, reply.speculation
+    if not told.steps:
+        return told.why
+    parts = [f"{told.tokens / told.steps:.2f} tokens a step", f"{usage.accepted} of {usage.drafted} drafted accepted"]
+    if usage.drafted:
+        parts.append(f"{told.speedup:.2f}x plain decoding as measured beside it")
+    return ", ".join([*parts, told.why] if told.why else parts)
+
+
 def _statistics(llm: LLM, reply: Reply) -> str:
     info, usage, timings = llm.info, reply.usage, reply.timings
     rows = (
@@ -205,6 +233,7 @@ def _statistics(llm: LLM, reply: Reply) -> str:
         ("backend", f"{reply.backend}: {llm.choice.why}"),
         ("prompt", f"{usage.prompt} tokens, {usage.cached} reused, {timings.prefill_rate:.1f} tokens/s"),
         ("answer", f"{usage.completion} tokens{_ENDINGS[reply.finish_reason]}, {timings.decode_rate:.1f} tokens/s"),
+        ("drafts", _drafts(reply)),
         ("time", f"first token after {timings.first_token:.2f} s, {timings.total:.2f} s in all"),
         ("memory", f"{human_bytes(llm.memory_in_use())}, of it weights {human_bytes(info.weight_bytes)}"),
         ("context", f"{usage.prompt + usage.completion:,} of {info.context:,} tokens"),

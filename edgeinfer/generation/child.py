@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer.backends import Choice
-from edgeinfer.backends.base import Backend
+from edgeinfer.backends.base import Backend, ModelInfo
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation.engine import Engine
 from edgeinfer.generation.heartbeat import Output, Pulse
 from edgeinfer.generation.wire import pack_error, pack_event, pack_info, unpack_request
+from edgeinfer.settings import load_settings
+from edgeinfer.speculation.speculation import Shared, shared_by
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Event, Finished
 
@@ -52,13 +54,20 @@ def main(output: Output, pulse: Pulse, path: str, backend: str, context: str, th
     file = Path(path)
     with open_gguf(file) as gguf:
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
-    serve(lambda: Choice(backend, "").load(file, int(context), int(threads)), tokenizer, output, pulse)
+    choice, speculate = Choice(backend, ""), shared_by(load_settings())
+    serve(lambda: choice.load(file, int(context), int(threads)), tokenizer, output, pulse, speculate)
 
 
-def serve(open_backend: Callable[[], Backend], tokenizer: Tokenizer, output: Output, pulse: Pulse) -> None:
+def serve(
+    open_backend: Callable[[], Backend],
+    tokenizer: Tokenizer,
+    output: Output,
+    pulse: Pulse,
+    speculate: Callable[[ModelInfo], Shared] | None = None,
+) -> None:
     """Serves until stdin ends."""
     try:
-        engine = Engine(open_backend, tokenizer, pulse)
+        engine = Engine(open_backend, tokenizer, speculate, pulse)
     except BaseException as error:  # raised again in the parent
         output.send({"failed": pack_error(error)})
         return

@@ -24,6 +24,7 @@ from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet
 from edgeinfer.generation.scheduler import Scheduler
 from edgeinfer.generation.stream import Channel, Stream
+from edgeinfer.speculation.speculation import Shared
 
 if TYPE_CHECKING:
     from edgeinfer.tokenizer.vocabulary import Tokenizer
@@ -41,17 +42,24 @@ _AT_EXIT = 10.0  # seconds that the interpreter's end waits for a running step
 class Engine:
     """Serves one model. Every method may be called from any thread.
 
-    ``open_backend`` runs on the engine's thread; the constructor waits for it and raises what it raises.
+    ``open_backend`` runs on the engine's thread; the constructor waits for it and raises what it raises. ``speculate``
+    makes what all requests share of speculation; None: there is none.
     """
 
-    def __init__(self, open_backend: Callable[[], Backend], tokenizer: Tokenizer, pulse: Pulse | None = None) -> None:
+    def __init__(
+        self,
+        open_backend: Callable[[], Backend],
+        tokenizer: Tokenizer,
+        speculate: Callable[[ModelInfo], Shared] | None = None,
+        pulse: Pulse | None = None,
+    ) -> None:
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._closed = False
         pulse = pulse or Pulse()
         opened: Future[ModelInfo] = Future()
         self._thread = threading.Thread(
             target=_serve,
-            args=(self._commands, open_backend, tokenizer, opened, pulse),
+            args=(self._commands, open_backend, tokenizer, speculate, opened, pulse),
             name="edgeinfer-engine",
             daemon=True,
         )
@@ -141,18 +149,20 @@ def _serve(
     commands: SimpleQueue[Command],
     open_backend: Callable[[], Backend],
     tokenizer: Tokenizer,
+    speculate: Callable[[ModelInfo], Shared] | None,
     opened: Future[ModelInfo],
     pulse: Pulse,
 ) -> None:
     """The engine's thread. It knows nothing of the Engine, so that dropping that one ends it."""
     try:
-        scheduler = Scheduler(open_backend(), tokenizer)
+        backend = open_backend()
+        scheduler = Scheduler(backend, tokenizer, speculation=speculate(backend.info) if speculate else None)
     except BaseException as error:  # raised again by the constructor
         opened.set_exception(error)
         return
     pulse.working = False
     opened.set_result(scheduler.backend.info)
-    del opened, open_backend
+    del opened, open_backend, backend
     try:
         while _obey(scheduler, commands, pulse):
             pass

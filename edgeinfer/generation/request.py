@@ -25,6 +25,7 @@ class Request:
     reasoning: Reasoning | None = None  # None: all is text
     warnings: Sequence[str] = ()  # passed on to Finished
     grammar: str = ""  # what the answer keeps to, as ``structured.compiled`` gives it
+    speculation: bool = True  # tokens may be drafted; the text is the same either way
 
     def check(self, info: ModelInfo) -> None:
         """Raises BadRequest for what the model cannot do, ContextLimit for a prompt that does not fit."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from edgeinfer.backends.base import Backend, Chunk, ModelInfo
 from edgeinfer.generation.output import Writer
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.sampler import Choice, Sampler, not_finite
-from edgeinfer.types import Event, Finished, FinishReason, Timings, TokenLogprob, Usage
+from edgeinfer.generation.verify import on_host, verified
+from edgeinfer.speculation.pilot import Pilot
+from edgeinfer.types import Event, Finished, FinishReason, Speculation, Timings, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from edgeinfer.tokenizer.vocabulary import Tokenizer
@@ -44,13 +44,14 @@ class Run:
 
     Where the logits may stay on the device and the sampler does not need the host, decoding is pipelined: the token
     sampled last (``_ahead``) is fed to the next step before it is read, and is read while that step runs. The step
-    is accepted only then, so that a token after the end is never kept.
+    is accepted only then, so that a token after the end is never kept. A draft waits until the last token is read.
     """
 
     def __init__(self, request: Request, outlet: Outlet, tokenizer: Tokenizer, info: ModelInfo) -> None:
         params = request.params
         self.request = request
         self.outlet = outlet
+        self.pilot: Pilot | None = None  # set where tokens may be drafted
         self.over = False
         self._tokenizer = tokenizer
         self._info = info
@@ -64,6 +65,8 @@ class Run:
         self._cached = 0
         self._made = 0
         self._planned = 0  # tokens of the chunk that is being computed
+        self._fresh: list[int] = []  # tokens of this step
+        self._drafted = self._accepted = 0
         self._first_at = self._last_at = 0.0
         self._state: Any = None
         self._sampler: Sampler | None = None
@@ -98,23 +101,51 @@ class Run:
         end = other._fed + least
         return len(self._prompt) > end and self._prompt[:end] == other._prompt[:end]
 
-    def plan(self, budget: int) -> Chunk | None:
-        """The next chunk, of at most ``budget`` prompt tokens; None where the last token only waits to be read."""
-        if self.prefilling:
-            tokens = self.request.ids[self._fed : self._fed + budget]
-            self._planned = len(tokens)
-            complete = self._fed + len(tokens) == len(self.request.ids)
-            return Chunk(self._state, tokens, "last" if complete else "none")
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and answer by now."""
+        return len(self._history)
+
+    @property
+    def pipelined(self) -> bool:
+        """The last token is still being computed."""
+        return self._ahead is not None
+
+    @property
+    def pipelines(self) -> bool:
+        """Plain decoding does not wait for the host."""
+        return self._xp is not None
+
+    @property
+    def rows(self) -> int:
+        """Tokens of the chunk that was planned last."""
+        return self._planned
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still come after the next one."""
+        return self._limit - self._made - 1
+
+    def plan_prompt(self, budget: int) -> Chunk:
+        """The next slice of the prompt, of at most ``budget`` tokens."""
+        tokens = self.request.ids[self._fed : self._fed + budget]
+        self._planned = len(tokens)
+        complete = self._fed + len(tokens) == len(self.request.ids)
+        return Chunk(self._state, tokens, "last" if complete else "none")
+
+    def plan_token(self) -> Chunk | None:
+        """The last token, with the draft if there is one; None where the last token only waits to be read."""
         self._planned = 1
-        if self._ahead is None:
-            return Chunk(self._state, self._history[-1:])
-        if self._made + 1 >= self._limit:
-            return None
-        return Chunk(self._state, self._xp.maximum(self._ahead, 0))
+        if self._ahead is not None:
+            leaving = self.pilot is not None and self.pilot.leaving
+            return Chunk(self._state, self._xp.maximum(self._ahead, 0)) if self.room and not leaving else None
+        draft = self._draft
+        self._planned += len(draft)
+        return Chunk(self._state, [self._history[-1], *draft], "all" if draft else "last")
 
     def launch(self, chunk: Chunk | None, logits: Any) -> list[Any]:
         """The next token as a lazy array, where decoding is pipelined and there is a row to sample."""
-        if self._xp is None or chunk is None or chunk.rows == "none":
+        if self._xp is None or chunk is None or chunk.rows != "last":
             return []
         assert self._sampler is not None
         position = len(self._history) + (self._ahead is not None)
@@ -124,16 +155,24 @@ class Run:
     def settle(self, chunk: Chunk | None, logits: Any) -> None:
         """Reads what there is to read, accepts the chunk, emits events and finishes when it is time."""
         assert self._sampler is not None
+        draft, accepted = self._draft, 0
+        prefilling = self.prefilling
+        self._fresh.clear()
         reason = self._take(self._read_ahead()) if self._ahead is not None else None
-        if chunk is not None:
-            if self.prefilling:
+        if chunk is not None and chunk.rows == "all":
+            reason, accepted = self._verify(draft, logits)
+            self._state.accept(len(self._fresh))
+        elif chunk is not None:
+            if prefilling:
                 self._fed += self._planned
             self._state.accept(0 if reason else self._planned)
             if self._info.lazy and chunk.rows == "none":
                 _wait_for(logits)
             if self._xp is None and chunk.rows == "last":
-                reason = self._take(self._sampler.on_host(_on_host(logits[-1]), self._history))
+                reason = self._take(self._sampler.on_host(on_host(logits[-1]), self._history))
         self._ahead, self._next = self._next, None
+        if self.pilot is not None:
+            self.pilot.observe(self._fresh, accepted, decoding=chunk is not None and not prefilling)
         if reason:
             self.finish(reason)
 
@@ -154,20 +193,42 @@ class Run:
     def _end(self, reason: FinishReason) -> None:
         self.over = True
         self._ahead = self._next = None
+        if self.pilot is not None:
+            self.pilot.close(self._history[len(self.request.ids) :])
         if self._state is not None:
             self._state.close()
         self.outlet.put(
             Finished(
                 reason,
-                Usage(prompt=len(self.request.ids), cached=self._cached, completion=self._made),
+                Usage(len(self.request.ids), self._cached, self._made, self._drafted, self._accepted),
                 self._timings(),
                 seed=self._sampler.seed if self._sampler else self.request.params.seed or 0,
                 truncated=self.request.truncated,
                 stop=self._writer.stop if self._writer else None,
                 backend=f"{self._info.backend} ({self._info.device})",
                 warnings=tuple(self.request.warnings),
+                speculation=self.pilot.report() if self.pilot else Speculation(),
             )
         )
+
+    @property
+    def _draft(self) -> Sequence[int]:
+        return self.pilot.draft if self.pilot is not None else ()
+
+    def _verify(self, draft: Sequence[int], logits: Any) -> tuple[FinishReason | None, int]:
+        """Takes the sampled tokens as far as the draft foretold them, and one more; the reason to finish, and how
+        many of the draft came true."""
+        assert self._sampler is not None
+        accepted = 0
+        reason = None
+        for place, choice in enumerate(verified(self._sampler, self._xp, logits, draft, self._history)):
+            reason = self._take(choice)
+            accepted += place < len(draft) and choice.id == draft[place]
+            if reason:
+                break
+        self._drafted += len(draft)
+        self._accepted += accepted
+        return reason, accepted
 
     def _read_ahead(self) -> Choice:
         token = int(self._ahead.item())
@@ -181,6 +242,7 @@ class Run:
         self._last_at = time.perf_counter()
         self._first_at = self._first_at or self._last_at
         self._made += 1
+        self._fresh.append(choice.id)
         if choice.id in self._end_ids:
             return "stop"
         self._history.append(choice.id)
@@ -215,11 +277,3 @@ def _wait_for(logits: Any) -> None:
     import mlx.core
 
     mlx.core.eval(logits)
-
-
-def _on_host(row: Any) -> npt.NDArray[np.float32]:
-    if isinstance(row, np.ndarray):
-        return row.astype(np.float32, copy=False)
-    import mlx.core
-
-    return np.array(row.astype(mlx.core.float32))

@@ -73,6 +73,16 @@ class Sampler:
             row = row + self._device_bias
         return sampling.choose(xp, row, self.params, self.seed, position)
 
+    def greedy_rows(self, xp: Any, rows: Any) -> Any:
+        """What ``on_device`` gives for each of (L, V) logits with the greedy sampler: (L,) int32."""
+        rows = rows.astype(xp.float32)
+        if self._bias is None:
+            from edgeinfer import ops  # with mlx, which only such a backend has imported by now
+
+            return ops.greedy(rows)
+        rows = rows + xp.array(self._bias)
+        return xp.where(xp.isfinite(xp.max(rows, axis=-1)), xp.argmax(rows, axis=-1).astype(xp.int32), -1)
+
     def on_host(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> Choice:
         """The token that follows ``history``, from (V,) logits. Raises where they are not finite."""
         position = len(history)

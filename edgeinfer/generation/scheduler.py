@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet, Run
 from edgeinfer.generation.sampler import Sampler
 from edgeinfer.generation.structured import Constraint, Structure
+from edgeinfer.speculation.pilot import Pilot
+from edgeinfer.speculation.speculation import Candidate, Shared
 from edgeinfer.tokenizer.detokenize import Detokenizer
 from edgeinfer.types import SamplingParams
 
@@ -39,16 +42,24 @@ class Scheduler:
     """Lives on the backend's thread. Requests end one by one: what goes wrong in one does not touch the others."""
 
     def __init__(
-        self, backend: Backend, tokenizer: Tokenizer, prefill_chunk: int = PREFILL_CHUNK, max_open: int = MAX_OPEN
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        prefill_chunk: int = PREFILL_CHUNK,
+        max_open: int = MAX_OPEN,
+        speculation: Shared | None = None,
     ) -> None:
         self.backend = backend
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
         self._max_open = max_open
+        self._speculation = speculation
         self._waiting: deque[Run] = deque()
         self._open: list[Run] = []
         self._structure: Structure | None = None
         self._breakers: dict[tuple[str, ...], Breakers] = {}
+        self._candidates: list[Candidate] = []  # of this step
+        self._depth = 0
 
     def add(self, request: Request, outlet: Outlet) -> None:
         """Takes a request that was checked; it is opened in the order of arrival."""
@@ -61,9 +72,11 @@ class Scheduler:
         """
         self._drop_cancelled()
         self._admit()
+        started = time.perf_counter()
         turn = self._turn()
         self._advance(turn)
         self._open = [run for run in self._open if not run.over]
+        self._account(turn, time.perf_counter() - started)
         return bool(turn)
 
     def _advance(self, turn: Turn) -> None:
@@ -93,6 +106,8 @@ class Scheduler:
                 run.finish("cancelled")
         self._open.clear()
         self._waiting.clear()
+        if self._speculation is not None:
+            self._speculation.close()
         self.backend.close()
 
     def _drop_cancelled(self) -> None:
@@ -120,6 +135,8 @@ class Scheduler:
                 constraint = self._constraint_for(run)
                 sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params), constraint)
                 writer = Writer(Detokenizer(self._tokenizer, continues=True), params.stop, run.request.reasoning)
+                if run.pilot is None:
+                    run.pilot = self._pilot(run.request)
                 try:
                     run.open(self.backend, sampler, writer)
                 except LimitExceeded:
@@ -137,6 +154,11 @@ class Scheduler:
         self._structure = self._structure or Structure(self._tokenizer)
         return self._structure.constraint(run.request.grammar, run.end_ids, self.backend.info.vocab_size)
 
+    def _pilot(self, request: Request) -> Pilot | None:
+        if self._speculation is None or not request.speculation:
+            return None
+        return self._speculation.pilot(request.ids, request.params.temperature)
+
     def _breakers_for(self, params: SamplingParams) -> Breakers | None:
         if params.dry_multiplier == 0:
             return None
@@ -149,17 +171,48 @@ class Scheduler:
         """Prompts share a budget; who got some of it is last in line the next time."""
         turn: Turn = []
         served: list[Run] = []
+        decoding: list[Run] = []
         budget = self._prefill_chunk
         for run in self._open:
             if not run.outlet.ready or (run.prefilling and not budget):
                 continue
-            chunk = run.plan(budget)
-            if chunk is not None and run.prefilling:
+            if run.prefilling:
+                chunk = run.plan_prompt(budget)
                 budget -= len(chunk.tokens)
                 served.append(run)
-            turn.append((run, chunk))
+                turn.append((run, chunk))
+            else:
+                decoding.append(run)
+        self._speculate(decoding, beside_prompts=bool(served))
+        turn += [(run, run.plan_token()) for run in decoding]
         self._open = [run for run in self._open if run not in served] + served
         return turn
+
+    def _speculate(self, decoding: list[Run], beside_prompts: bool) -> None:
+        """Settles who drafts in this step, and remembers what it looked like before."""
+        self._candidates = []
+        if self._speculation is None or not any(run.pilot for run in decoding):
+            return
+        if beside_prompts:
+            for run in decoding:
+                if run.pilot is not None:
+                    run.pilot.rest()
+            return
+        self._candidates = [Candidate(run.pilot, run.room, run.pipelined) for run in decoding]
+        self._depth = sum(run.length for run in decoding) // len(decoding)
+        self._speculation.choose(self._candidates, self._depth)
+
+    def _account(self, turn: Turn, seconds: float) -> None:
+        """Tells speculation how long the step took."""
+        if self._speculation is None or not self._candidates:
+            return
+        drafting = any(chunk is not None and chunk.rows == "all" for _, chunk in turn)
+        entered = any(
+            run.pipelines and not each.pipelined for (run, _), each in zip(turn, self._candidates, strict=True)
+        )
+        steady = not drafting and not entered and all(chunk is not None for _, chunk in turn)
+        rows = sum(run.rows for run, chunk in turn if chunk is not None)
+        self._speculation.settle(self._candidates, rows, self._depth, seconds, entered and not drafting, steady)
 
     def _launch(self, results: list[tuple[Run, Chunk | None, Any]]) -> None:
         tokens: list[Any] = []

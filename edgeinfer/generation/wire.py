@@ -12,7 +12,17 @@ from edgeinfer.backends.base import ModelInfo
 from edgeinfer.errors import EdgeInferError, MemoryLimit
 from edgeinfer.generation.reasoning import Markers, Reasoning
 from edgeinfer.generation.request import Request
-from edgeinfer.types import Event, Finished, ReasoningDelta, SamplingParams, TextDelta, Timings, TokenLogprob, Usage
+from edgeinfer.types import (
+    Event,
+    Finished,
+    ReasoningDelta,
+    SamplingParams,
+    Speculation,
+    TextDelta,
+    Timings,
+    TokenLogprob,
+    Usage,
+)
 
 _EVENTS = {kind.__name__: kind for kind in (TextDelta, ReasoningDelta, Finished)}
 
@@ -28,6 +38,7 @@ def pack_request(request: Request) -> dict[str, Any]:
         "reasoning": None if request.reasoning is None else asdict(request.reasoning),
         "warnings": list(request.warnings),
         "grammar": request.grammar,
+        "speculation": request.speculation,
     }
 
 
@@ -42,6 +53,7 @@ def unpack_request(packed: Mapping[str, Any]) -> Request:
         reasoning=None if packed["reasoning"] is None else _reasoning(packed["reasoning"]),
         warnings=packed["warnings"],
         grammar=packed["grammar"],
+        speculation=packed["speculation"],
     )
 
 
@@ -53,6 +65,7 @@ def unpack_event(packed: dict[str, Any]) -> Event:
     kind = _EVENTS[packed.pop("kind")]
     if kind is Finished:
         packed["usage"], packed["timings"] = Usage(**packed["usage"]), Timings(**packed["timings"])
+        packed["speculation"] = Speculation(**packed["speculation"])
         packed["warnings"] = tuple(packed["warnings"])
     else:
         packed["ids"] = tuple(packed["ids"])

@@ -52,8 +52,24 @@ def test_text_goes_to_stdout_and_a_summary_to_stderr(tiny: Path) -> None:
 def test_quiet_says_nothing_and_stats_say_more(tiny: Path) -> None:
     assert run(tiny, "Hello", "--quiet").stderr == b""
     report = run(tiny, "Hello", "--stats", "--seed", 5).stderr.decode()
-    for name in ("model", "backend", "prompt", "answer", "time", "memory", "context", "seed     5"):
+    for name in ("model", "backend", "prompt", "answer", "time", "memory", "context", "drafts", "seed     5"):
         assert name in report
+
+
+def test_drafts_change_the_figures_and_not_the_text(tiny: Path) -> None:
+    """A random model ends up repeating itself."""
+    drafted, plain = (
+        answer(tiny, "Hello", "--raw", "--max-tokens", 300, "--ignore-eos", *more)
+        for more in ((), ("--speculation", "off"))
+    )
+    assert drafted["text"] == plain["text"]
+    assert drafted["speculation"]["tokens"] >= drafted["speculation"]["steps"] > 0
+    assert plain["speculation"]["why"] == "off"
+    assert (plain["usage"]["drafted"], plain["usage"]["accepted"]) == (0, 0)
+    report = run(tiny, "Hello", "--stats").stderr.decode()
+    assert "tokens a step" in report
+    assert "accepted" in report
+    assert run(tiny, "Hello", "--speculation", "perhaps").returncode == 2
 
 
 def test_json_is_one_object_with_the_whole_reply(tiny: Path) -> None:

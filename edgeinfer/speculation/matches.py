@@ -1,0 +1,135 @@
+"""Where the end of a growing text occurred before, and how many tokens back it is the same there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from edgeinfer.speculation.survival import LONGEST, cell_of
+
+Found: TypeAlias = Sequence[tuple[Sequence[int], int]]
+"""Places, the newest last, and how many tokens before them are known to be the same."""
+
+_VOTERS = 10  # places that are asked how the text goes on
+_LONG = 8  # equal tokens, from which on no other places are looked for
+_FLOOR = 0.06  # survival below which a draft is not prolonged
+
+
+class Corpus(Protocol):
+    """Tokens with an index. A negative token is a border."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+    def places(self, tail: Sequence[int]) -> Found:
+        """The indices after copies of the end of ``tail``."""
+
+
+class Follower:
+    """The places in one corpus that the text's end matches, followed from token to token."""
+
+    def __init__(self, corpus: Corpus, source: int) -> None:
+        self.corpus = corpus
+        self._source = source
+        self._lengths: dict[int, int] = {}
+
+    def advance(self, token: int, text: Sequence[int]) -> None:
+        """The text went on with ``token``, which is the last of ``text``."""
+        tokens, size = self.corpus.tokens, len(self.corpus.tokens)
+        found = {
+            place + 1: length + 1 for place, length in self._lengths.items() if place < size and tokens[place] == token
+        }
+        self._lengths = found
+        if not found or max(found.values()) < _LONG:
+            self.look_up(text)
+
+    def look_up(self, text: Sequence[int]) -> None:
+        """Adds the places that the index knows, with all their equal tokens."""
+        tokens, found, size = self.corpus.tokens, self._lengths, len(text)
+        for places, known in self.corpus.places(text[-3:]):
+            for place in reversed(places):
+                if place in found:
+                    continue
+                length, most = known, min(place, size, LONGEST)
+                while length < most and tokens[place - 1 - length] == text[-1 - length]:
+                    length += 1
+                found[place] = length
+
+    def guess(self, limit: int, rates: Sequence[float]) -> tuple[list[int], list[float], list[int]]:
+        """Tokens, their survival and their cells: what most of the places with the longest matches go on with."""
+        out: list[int] = []
+        survival: list[float] = []
+        cells: list[int] = []
+        if not self._lengths:
+            return out, survival, cells
+        longest = max(self._lengths.values())
+        voters = [place for place, length in self._lengths.items() if 2 * length >= longest]
+        if len(voters) > 1:
+            voters = sorted(voters, key=lambda place: (-self._lengths[place], -place))[:_VOTERS]
+        chance = 1.0
+        for ahead in range(limit):
+            asked = len(voters)
+            token = self._vote(voters, out) if asked > 1 else self._at(voters[0] + ahead, out)
+            if token < 0:
+                break
+            if asked > 1:
+                voters = [voter for voter in voters if self._at(voter + ahead, out) == token]
+            cell = cell_of(self._source, longest + ahead, asked, len(voters))
+            chance *= rates[cell]
+            if out and chance < _FLOOR:
+                break
+            out.append(token)
+            survival.append(chance)
+            cells.append(cell)
+        return out, survival, cells
+
+    def _vote(self, voters: Sequence[int], out: list[int]) -> int:
+        """The token that most voters go on with after ``out``, the first voter's among equals; -1: none."""
+        ahead = len(out)
+        votes: dict[int, int] = {}
+        for voter in voters:
+            token = self._at(voter + ahead, out)
+            votes[token] = votes.get(token, 0) + 1
+        votes.pop(-1, None)
+        return max(votes, key=votes.__getitem__, default=-1)
+
+    def _at(self, place: int, out: list[int]) -> int:
+        """A copy that reaches the text's own end goes on with what it has copied itself."""
+        tokens = self.corpus.tokens
+        beyond = place - len(tokens)
+        if beyond < 0:
+            return tokens[place]
+        return out[beyond] if self._source == 0 and beyond < len(out) else -1
+
+
+_RECENT_PAIRS = 16
+_RECENT_SINGLES = 6
+_ENOUGH = 3  # places with two equal tokens, beyond which one equal token is not looked at
+
+
+class Context:
+    """The text itself as a corpus: grows by a token at a time, and remembers where each one and each pair stood."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens: list[int] = []
+        self._singles: dict[int, list[int]] = {}
+        self._pairs: dict[int, list[int]] = {}
+        self._last = -1
+        for token in tokens:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """Indexes what stood before, so that the text's end never finds itself."""
+        place = len(self.tokens)
+        if place:
+            self._singles.setdefault(self._last, []).append(place)
+        if place > 1:
+            self._pairs.setdefault(self.tokens[-2] << 32 | self._last, []).append(place)
+        self.tokens.append(token)
+        self._last = token
+
+    def places(self, tail: Sequence[int]) -> Found:
+        pairs = self._pairs.get(tail[-2] << 32 | tail[-1], ())[-_RECENT_PAIRS:] if len(tail) > 1 else ()
+        if len(pairs) >= _ENOUGH:
+            return ((pairs, 2),)
+        return (pairs, 2), (self._singles.get(tail[-1], ())[-_RECENT_SINGLES:], 1)

@@ -1,0 +1,52 @@
+"""``edgeinfer bench speculation`` on a tiny model: every figure is there, and drafts change no text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.bench.speculation import DRAFTERS, ROWS, TASKS, bench_speculation
+from edgeinfer.cli.benchspeculation import tables_of
+from tests.tiny import tiny_gguf
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf", context=2048)
+
+
+def test_the_curve_and_every_task_with_every_drafter(tiny: Path, tmp_path: Path) -> None:
+    doing: list[str] = []
+    measured = bench_speculation(tiny, rounds=2, tokens=96, folder=tmp_path, on_step=doing.append)
+    assert tuple(measured.verify) == ROWS
+    assert all(spread.low > 0 and spread.count == 3 for spread in measured.verify.values())
+    assert [(each.task, each.drafter) for each in measured.outcomes] == [
+        (task, drafter) for task in TASKS for drafter in DRAFTERS
+    ]
+    assert all(each.same for each in measured.outcomes)
+    assert all(each.accepted <= each.drafted for each in measured.outcomes)
+    stored = [each for each in measured.outcomes if each.drafter == DRAFTERS[1]]
+    assert sum(each.accepted for each in stored) > 0
+    assert doing == ["verifying rows", *TASKS]
+    shown = tables_of(measured)
+    for word in (*TASKS, *DRAFTERS, "same", "rows", "speedup"):
+        assert word in shown
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_it_is_a_command_of_its_own_beside_bench(tiny: Path) -> None:
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "edgeinfer", "bench", *map(str, arguments)],
+            capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    done = run("speculation", tiny, "--rounds", 1, "--tokens", 8, "--json")
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) == {"model", "backend", "machine", "rounds", "verify", "outcomes"}
+    assert "bench speculation [OPTIONS] [MODEL]" in run("speculation", "--help").stdout
+    assert "--against" in run("--help").stdout
