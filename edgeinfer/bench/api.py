@@ -39,14 +39,15 @@ class ApiSubject:
     def decode(self, count: int) -> float:
         """From the first token to the last, as ``reply.timings`` has it."""
         prompt = self._tokens[: self._depth]
-        reply = self._llm.generate(prompt, max_tokens=count + 1, temperature=0.0, ignore_eos=True)
+        options = {"max_tokens": count + 1, "temperature": 0.0, "ignore_eos": True}
+        reply = self._llm.generate(prompt, speculation=False, **options)  # plain decoding, as the peer does
         return count / reply.timings.decode_rate
 
     def prefill(self, length: int) -> float:
-        raise NotImplementedError("llm.generate is measured at decoding")
+        raise TypeError("llm.generate is measured at decoding")
 
     def verify(self, rows: int) -> float:
-        raise NotImplementedError("llm.generate is measured at decoding")
+        raise TypeError("llm.generate is measured at decoding")
 
     def close(self) -> None:
         self._llm.close()

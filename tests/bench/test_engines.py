@@ -10,9 +10,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgeinfer.bench import api
 from edgeinfer.bench.plan import Case, Plan
 from edgeinfer.bench.remote import CaseSkipped, EngineFailed, RemoteEngine
 from edgeinfer.bench.run import bench
@@ -148,3 +150,16 @@ def test_bad_requests_are_one_line_and_exit_2(tiny: Path, arguments: tuple[str, 
     assert done.stdout == ""
     assert named in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_public_api_decodes_plainly(tiny: Path) -> None:
+    """A peer that drafts nothing is compared with decoding that drafts nothing."""
+    subject = api.load(job(tiny, "llm.generate"))
+    asked: list[dict[str, Any]] = []
+    generate = subject._llm.generate
+    subject._llm.generate = lambda *given, **options: (asked.append(options), generate(*given, **options))[1]  # type: ignore[method-assign]
+    try:
+        assert subject.decode(4) > 0
+    finally:
+        subject.close()
+    assert asked[0]["speculation"] is False
