@@ -287,3 +287,10 @@ def test_a_path_object_is_a_path_and_none_is_the_default(tiny: Path, monkeypatch
 def test_what_cannot_be_loaded_with_is_refused_by_name(tiny: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(BadRequest, match=next(iter(wrong))):
         edgeinfer.load(**{"model": str(tiny), **wrong})  # type: ignore[arg-type]
+
+
+def test_plain_decoding_gives_one_token_a_step(llm: edgeinfer.LLM) -> None:
+    """The first token comes of the prompt's pass, and a pass that ran past the end counts for nothing."""
+    for options in ({"max_tokens": 8, "ignore_eos": True}, {"max_tokens": 60, "stop": ["e"]}):
+        reply = llm.generate("zq", temperature=1.5, seed=3, **options)
+        assert reply.usage.accepted or reply.speculation.tokens == reply.speculation.steps == reply.usage.completion - 1

@@ -159,6 +159,7 @@ class Run:
         prefilling = self.prefilling
         self._fresh.clear()
         reason = self._take(self._read_ahead()) if self._ahead is not None else None
+        in_vain = reason is not None  # the chunk was on its way before the end was read
         if chunk is not None and chunk.rows == "all":
             reason, accepted = self._verify(draft, logits)
             self._state.accept(len(self._fresh))
@@ -172,7 +173,7 @@ class Run:
                 reason = self._take(self._sampler.on_host(on_host(logits[-1]), self._history))
         self._ahead, self._next = self._next, None
         if self.pilot is not None:
-            self.pilot.observe(self._fresh, accepted, decoding=chunk is not None and not prefilling)
+            self.pilot.observe(self._fresh, accepted, decoding=chunk is not None and not (prefilling or in_vain))
         if reason:
             self.finish(reason)
 

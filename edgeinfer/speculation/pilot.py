@@ -65,7 +65,7 @@ class Pilot:
         self._accepted += accepted
         if not tokens:
             return
-        self._tokens += len(tokens) if self._steps else 0
+        self._tokens += len(tokens)
         self._follow_streak(tokens[0])
         self.account.passed(len(tokens))
         for drafter in tuple(self._drafters):
@@ -81,7 +81,8 @@ class Pilot:
 
     def report(self) -> Speculation:
         speedup = self._plain_seconds / self._seconds if self._seconds and self._drafted else 1.0
-        return Speculation(self._steps, self._tokens, speedup, self._why())
+        of_steps = max(0, self._tokens - 1)  # the first token comes of the prompt's pass
+        return Speculation(self._steps, of_steps, speedup, self._why())
 
     def close(self, output: Sequence[int]) -> None:
         for drafter in tuple(self._drafters):
