@@ -50,7 +50,7 @@ def checkout(tmp_path: Path) -> Path:
     """A copy of the source that a test may spoil."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "edgeinfer", tmp_path / "edgeinfer", symlinks=True)
-    for folder in ("models", "metal_kernels"):
+    for folder in ("app", "models", "metal_kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     return tmp_path
 
