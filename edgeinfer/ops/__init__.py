@@ -25,13 +25,14 @@ from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.parts import Cache, Heads, HeadsParts, LinearMap, MapParts, Span
 from edgeinfer.ops.rotary import Rotary
-from edgeinfer.ops.weights import PackedWeight, Weight
+from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
-    "Cache", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedWeight", "Rotary", "Span", "Weight", "add",
-    "attention", "chain", "device", "embed", "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle",
-    "on_gpu", "paths", "prepare", "prepared_bytes", "rms_norm", "rope", "shared_bytes", "split_heads", "threads",
+    "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight", "Rotary",
+    "Span", "Weight", "add", "attention", "chain", "device", "embed", "expert_linear", "gated", "greedy", "heads",
+    "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths", "prepare", "prepare_experts", "prepared_bytes",
+    "rms_norm", "rope", "shared_bytes", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -43,6 +44,11 @@ fused: bool = primitives is not None and not on_gpu
 def prepare(packed: PackedWeight, wide: bool = False) -> Weight:
     """A stored matrix made ready to multiply. ``wide``: activations may leave the range of float16."""
     return native.prepare(packed) if fused else here.prepare(packed, wide)
+
+
+def prepare_experts(packed: PackedExperts, wide: bool = False) -> ExpertWeight:
+    """Stored matrices of experts made ready to multiply, as ``prepare`` does it."""
+    return native.prepare_experts(packed) if fused else here.prepare_experts(packed, wide)
 
 
 def prepared_bytes(codec: Codec, weights: int) -> int:
@@ -70,7 +76,7 @@ def chain(first: LinearMap, then: LinearMap) -> LinearMap:
 
 def heads(parts: HeadsParts, output: LinearMap) -> Heads:
     """Attention with the writing of its cache and the map of its output, in as few operations as there can be."""
-    if fused and native.has_heads(parts.head_dim) and native.is_native(output):
+    if fused and native.has_heads(parts.head_dim) and native.is_native(output) and parts.sinks is None:
         return native.NativeHeads(parts, output)
     return ComposedHeads(parts, output, here)
 
@@ -99,6 +105,11 @@ def linear(x: mx.array, weight: Weight) -> mx.array:
     return weight.linear(x)
 
 
+def expert_linear(x: mx.array, weight: ExpertWeight, experts: mx.array) -> mx.array:
+    """x[m] @ weight[experts[m]].T. x: (M, columns) float32, experts: (M,) int32 ascending -> (M, rows) float32."""
+    return weight.linear(x, experts)
+
+
 def embed(tokens: mx.array, weight: Weight) -> mx.array:
     """The rows of ``weight`` that ``tokens`` name. (T,) int32 -> (T, columns) float32."""
     return weight.embed(tokens)
@@ -120,7 +131,10 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
 
 
 def gated(gate: mx.array, up: mx.array, activation: str) -> mx.array:
-    """activation(gate) * up, elementwise; ``silu``, or ``gelu`` in its tanh form (Hendrycks and Gimpel, 2016)."""
+    """activation(gate) * up, elementwise; ``silu``, or ``gelu`` in its tanh form (Hendrycks and Gimpel, 2016).
+
+    ``clamped_swiglu`` (gpt-oss, OpenAI, 2025): g * sigmoid(1.702 g) * (u + 1), g = min(gate, 7), u = up within ±7.
+    """
     return here.gated(gate, up, activation)
 
 
@@ -138,13 +152,15 @@ def attention(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: mx.array | None = None,
 ) -> mx.array:
     """Causal attention of the newest L tokens over the first ``length`` cached ones, themselves included.
 
-    queries: (L, H, D); keys, values: (K, capacity, D) with capacity >= length -> (L, H * D) float32.
-    A token sees the last ``window`` tokens, itself among them (0: all); scores pass ``softcap * tanh(s / softcap)``.
+    queries: (L, H, D); keys: (K, capacity, D), values: (K, capacity, E), capacity >= length -> (L, H * E) float32.
+    sinks: (H,), a score of each head that takes part in the softmax and has no value. A token sees the last ``window``
+    tokens, itself among them (0: all); scores pass ``softcap * tanh(s / softcap)``.
     """
-    return here.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap)
+    return here.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
 
 
 def kv_dtype(head_dim: int) -> mx.Dtype:

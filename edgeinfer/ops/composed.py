@@ -51,7 +51,7 @@ class ComposedHeads:
     here: Implementation
 
     def __call__(
-        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array | None
     ) -> tuple[mx.array, list[Cache]]:
         mixed, written = [], []
         for span, cache in zip(spans, caches, strict=True):
@@ -82,6 +82,7 @@ class ComposedHeads:
             scale=parts.scale,
             window=parts.window,
             softcap=parts.softcap,
+            sinks=parts.sinks,
         )
         return mixed, (keys, values)
 

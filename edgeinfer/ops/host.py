@@ -6,8 +6,9 @@ in numpy from end to end, but for the cache's in-place writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.ops.rotary import Rotary
-from edgeinfer.ops.weights import PackedWeight
+from edgeinfer.ops.weights import PackedExperts, PackedWeight
 from edgeinfer.ops.workers import current
 from edgeinfer.quant.codec import Codec
 
@@ -25,6 +26,7 @@ KV_DTYPE: mx.Dtype = mx.float32
 PATHS: Mapping[str, str] = {
     "weights": "dense float32",
     "linear": "numpy (BLAS)",
+    "expert_linear": "numpy (BLAS)",
     "embed": "numpy",
     "add": "numpy",
     "split_heads": "numpy",
@@ -54,9 +56,40 @@ class DenseWeight:
         return mx.array(self.array[np.asarray(tokens)])
 
 
+@dataclass(frozen=True, slots=True)
+class DenseExperts:
+    """(experts, rows, columns) float32."""
+
+    array: Floats
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def linear(self, x: mx.array, experts: mx.array) -> mx.array:
+        mx.eval(x, experts)
+        rows, chosen = _view(x), np.asarray(experts)
+        out = np.empty((len(rows), self.array.shape[1]), np.float32)
+        for expert, part in runs(chosen):
+            out[part] = current().product(self.array[expert], rows[part].T).T
+        return mx.array(out)
+
+
+def runs(experts: NDArray[np.int32]) -> Iterator[tuple[int, slice]]:
+    """Each expert of an ascending row, with where it stands."""
+    borders = [0, *(np.flatnonzero(np.diff(experts)) + 1).tolist(), len(experts)]
+    for start, stop in pairwise(borders):
+        yield int(experts[start]), slice(start, stop)
+
+
 def prepare(packed: PackedWeight, wide: bool) -> DenseWeight:
     """float32 holds every codec's weights exactly, and every activation: ``wide`` changes nothing here."""
     return DenseWeight(packed.decode())
+
+
+def prepare_experts(packed: PackedExperts, wide: bool) -> DenseExperts:
+    weights = packed.stacked.decode()
+    return DenseExperts(weights.reshape(packed.count, -1, weights.shape[1]))
 
 
 def bits(codec: Codec) -> float:
@@ -79,7 +112,7 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
 
 
 def gated(gate: mx.array, up: mx.array, activation: str) -> mx.array:
-    return mx.array(_ACTIVATIONS[activation](_view(gate)) * _view(up))
+    return mx.array(_GATES[activation](_view(gate), _view(up)))
 
 
 def _silu(x: Floats) -> Floats:
@@ -92,7 +125,17 @@ def _gelu(x: Floats) -> Floats:
     return np.float32(0.5) * x * (1 + inner)
 
 
-_ACTIVATIONS = {"silu": _silu, "gelu": _gelu}
+def _clamped_swiglu(gate: Floats, up: Floats) -> Floats:
+    low = np.minimum(gate, np.float32(7))
+    held: Floats = np.clip(up, -7, 7) + np.float32(1)
+    return _silu(np.float32(1.702) * low) / np.float32(1.702) * held
+
+
+_GATES: Mapping[str, Callable[[Floats, Floats], Floats]] = {
+    "silu": lambda gate, up: _silu(gate) * up,
+    "gelu": lambda gate, up: _gelu(gate) * up,
+    "clamped_swiglu": _clamped_swiglu,
+}
 
 
 def rope(x: mx.array, rotary: Rotary, offset: int) -> mx.array:
@@ -120,13 +163,16 @@ def attention(
     scale: float,
     window: int,
     softcap: float,
+    sinks: mx.array | None = None,
 ) -> mx.array:
     mx.eval(keys, values)  # together: each wait for MLX's thread costs as much as a small multiplication
     count, heads, size = queries.shape
     kv_heads = keys.shape[0]
     grouped = _view(queries).reshape(count, kv_heads, heads // kv_heads, size).transpose(1, 2, 0, 3)  # K G L D
     all_keys, all_values = _view(keys), _view(values)
-    out = np.empty((count, heads, size), np.float32)
+    value_size = values.shape[-1]
+    out = np.empty((count, heads, value_size), np.float32)
+    resting = None if sinks is None else _view(sinks).reshape(kv_heads, heads // kv_heads, 1, 1)
     rows = max(1, min(128, _SCORES // (heads * length)))
 
     def block(start: int) -> None:
@@ -137,12 +183,13 @@ def attention(
             _scores(grouped[:, :, start:stop] * np.float32(scale), all_keys[:, oldest:newest], softcap),
             length - count + start - oldest,
             window,
+            resting,
         )
         mixed = weights.reshape(kv_heads, -1, newest - oldest) @ all_values[:, oldest:newest]  # K (G rows) D
-        out[start:stop] = mixed.reshape(heads, stop - start, size).transpose(1, 0, 2)
+        out[start:stop] = mixed.reshape(heads, stop - start, value_size).transpose(1, 0, 2)
 
     current().each(block, range(0, count, rows))
-    return mx.array(out.reshape(count, heads * size))
+    return mx.array(out.reshape(count, heads * value_size))
 
 
 def _scores(queries: Floats, keys: Floats, softcap: float) -> Floats:
@@ -154,16 +201,23 @@ def _scores(queries: Floats, keys: Floats, softcap: float) -> Floats:
     return scores.reshape(kv_heads, groups, rows, -1)
 
 
-def _softmax(scores: Floats, first: int, window: int) -> Floats:
-    """Over the keys that each row may see; row i of a block stands at key ``first + i``. Overwrites ``scores``."""
+def _softmax(scores: Floats, first: int, window: int, sinks: Floats | None) -> Floats:
+    """Over the keys that each row may see; row i of a block stands at key ``first + i``. Overwrites ``scores``.
+
+    sinks: (K, G, 1, 1), a score of each head that takes its share of the sum.
+    """
     rows, columns = scores.shape[-2:]
     if rows > 1:
         place = np.arange(first, first + rows)[:, None] - np.arange(columns)
         hidden = (place < 0) | (place >= window) if window else place < 0
         scores[..., hidden] = -np.inf
-    scores -= scores.max(axis=-1, keepdims=True)
+    largest = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        largest = np.maximum(largest, sinks)
+    scores -= largest
     np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    total = scores.sum(axis=-1, keepdims=True)
+    scores /= total if sinks is None else total + np.exp(sinks - largest)
     return scores
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from edgeinfer.ops.rotary import Rotary
-from edgeinfer.ops.weights import PackedWeight, Weight
+from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
 
 
@@ -20,6 +20,8 @@ class Implementation(Protocol):
         """Bits that a prepared weight takes, its share of scales with it."""
 
     def prepare(self, packed: PackedWeight, wide: bool) -> Weight: ...
+
+    def prepare_experts(self, packed: PackedExperts, wide: bool) -> ExpertWeight: ...
 
     def add(self, x: mx.array, y: mx.array) -> mx.array: ...
 
@@ -41,4 +43,5 @@ class Implementation(Protocol):
         scale: float,
         window: int,
         softcap: float,
+        sinks: mx.array | None = None,
     ) -> mx.array: ...

@@ -15,7 +15,7 @@ from edgeinfer.metal_kernels.tuning import tuning
 from edgeinfer.ops import plain
 from edgeinfer.ops.adopt import adopt
 from edgeinfer.ops.parts import LinearMap, MapParts
-from edgeinfer.ops.weights import PackedWeight, Weight
+from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
 
 KV_DTYPE: mx.Dtype = mx.float16
@@ -23,6 +23,7 @@ PATHS: Mapping[str, str] = {
     **plain.PATHS,
     "weights": "the blocks of the file",
     "linear": f"our Metal kernels for rows of a multiple of {products.CHUNK} weights, sums in float32",
+    "expert_linear": "our Metal kernels",
     "embed": "our Metal kernels",
     "attention": f"our Metal kernels for up to {kernels.MOST_ROWS} rows, else {plain.PATHS['attention']}",
 }
@@ -44,6 +45,30 @@ class BlockWeight:
 
     def embed(self, tokens: mx.array) -> mx.array:
         return products.rows(tokens, self.blocks, self.codec)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockExperts:
+    """(experts, rows, bytes per row) uint8: the file's own blocks."""
+
+    codec: Codec
+    blocks: mx.array
+
+    @property
+    def nbytes(self) -> int:
+        return self.blocks.nbytes
+
+    def linear(self, x: mx.array, experts: mx.array) -> mx.array:
+        return products.multiply_experts(x, self.blocks, self.codec, experts)
+
+
+def prepare_experts(packed: PackedExperts, wide: bool) -> ExpertWeight:
+    """As ``prepare``."""
+    stacked = packed.stacked
+    if not products.supports(stacked.codec, stacked.shape[1]) or warmup.codec_obstacle(stacked.codec):
+        return plain.prepare_experts(packed, wide)
+    blocks = adopt(stacked.blocks)
+    return BlockExperts(stacked.codec, blocks.reshape(packed.count, -1, blocks.shape[1]))
 
 
 def prepare(packed: PackedWeight, wide: bool) -> Weight:
@@ -115,13 +140,15 @@ def attention(
     scale: float,
     window: int,
     softcap: float,
+    sinks: mx.array | None = None,
 ) -> mx.array:
     rows, heads, head_dim = queries.shape
     kv_heads, capacity = keys.shape[:2]
-    usable = kernels.supports(rows, heads, kv_heads, head_dim) and capacity % kernels.PAGE == 0
+    alike = keys.shape == values.shape
+    usable = alike and kernels.supports(rows, heads, kv_heads, head_dim) and capacity % kernels.PAGE == 0
     if not usable or warmup.attention_obstacle(heads, kv_heads, head_dim):
-        return plain.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap)
-    return kernels.attend(queries, keys, values, length, scale=scale, window=window, softcap=softcap)
+        return plain.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
+    return kernels.attend(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
 
 
 add = plain.add

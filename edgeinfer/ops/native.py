@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.native import primitives
+from edgeinfer.ops.host import runs
 from edgeinfer.ops.parts import Cache, HeadsParts, LinearMap, MapParts, Span
 from edgeinfer.ops.rotary import Rotary
-from edgeinfer.ops.weights import PackedWeight
+from edgeinfer.ops.weights import PackedExperts, PackedWeight
 from edgeinfer.quant.codec import Codec
 
 KV_DTYPE: mx.Dtype = mx.float16
@@ -41,12 +42,32 @@ class TiledWeight:
         return rows
 
 
+@dataclass(frozen=True, slots=True)
+class TiledExperts:
+    """A map for each expert; waits for the routing, so that only those that rows take are multiplied."""
+
+    maps: Sequence[Any]
+    nbytes: int
+
+    def linear(self, x: mx.array, experts: mx.array) -> mx.array:
+        products = [self.maps[expert](x[part]) for expert, part in runs(np.asarray(experts))]
+        return products[0] if len(products) == 1 else mx.concatenate(products)
+
+
+def prepare_experts(packed: PackedExperts) -> TiledExperts:
+    stacked = packed.stacked
+    each = stacked.blocks.reshape(packed.count, -1, stacked.blocks.shape[1])
+    tiled = [primitives.pack(stacked.codec.ggml_id, blocks, stacked.shape[1]) for blocks in each]
+    return TiledExperts([primitives.linear([matrix]) for matrix in tiled], sum(matrix.nbytes for matrix in tiled))
+
+
 def paths() -> dict[str, str]:
     """Operation -> what computes it."""
     isa = f"native ({primitives.instruction_set()})"
     return {
         "weights": "tiles of the stored blocks",
         "linear": f"{isa}, activations in int8, sums in float32",
+        "expert_linear": f"{isa}, one expert after the other",
         "embed": isa,
         "add": f"{isa}, within linear",
         "split_heads": f"{isa}, within attention",
@@ -129,7 +150,7 @@ class NativeHeads:
         )
 
     def __call__(
-        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array | None
     ) -> tuple[mx.array, list[Cache]]:
         table = self._turn.table(spans)
         append = self._heads.append

@@ -48,7 +48,8 @@ class HeadsParts:
     """Causal attention of grouped heads over what a cache holds and the new rows themselves.
 
     A row sees the last ``window`` positions, itself among them (0: all); scores pass ``softcap * tanh(s / softcap)``.
-    ``q_norm`` and ``k_norm`` are RMS norms of each head before its rotation.
+    ``q_norm`` and ``k_norm`` are RMS norms of each head before its rotation. ``sinks``: (H,), a score of each head that
+    takes part in the softmax and has no value.
     """
 
     heads: int
@@ -61,6 +62,7 @@ class HeadsParts:
     q_norm: mx.array | None = None
     k_norm: mx.array | None = None
     eps: float = 0.0
+    sinks: mx.array | None = None
 
 
 class LinearMap(Protocol):
@@ -70,9 +72,9 @@ class LinearMap(Protocol):
 
 class Heads(Protocol):
     def __call__(
-        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array | None
     ) -> tuple[mx.array, list[Cache]]:
-        """residual + output(attention). qkv: (T, (H + 2K) * D), every row in one span; residual: (T, hidden).
+        """residual + output(attention). qkv: (T, (H + 2K) * D), every row in one span; residual: (T, hidden) or None.
 
         Returns (T, hidden), and each span's cache with its rows written.
         """

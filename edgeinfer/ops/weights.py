@@ -25,6 +25,14 @@ class PackedWeight:
         return decode(self.codec, self.blocks)
 
 
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """``count`` matrices of one shape, one below the other as they lie in the file: (count * rows, columns)."""
+
+    count: int
+    stacked: PackedWeight
+
+
 class Weight(Protocol):
     """A matrix that an implementation has made ready."""
 
@@ -37,3 +45,14 @@ class Weight(Protocol):
 
     def embed(self, tokens: mx.array) -> mx.array:
         """tokens: (T,) -> (T, columns), float32."""
+
+
+class ExpertWeight(Protocol):
+    """Matrices of which each row of x takes one."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes they take in memory."""
+
+    def linear(self, x: mx.array, experts: mx.array) -> mx.array:
+        """Row m by the matrix ``experts[m]``. x: (M, columns), experts: (M,) int32 ascending -> (M, rows), float32."""
