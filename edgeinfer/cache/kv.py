@@ -12,10 +12,15 @@ BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What a layer remembers of a token: ``kv_heads`` keys and values of ``head_dim`` numbers each."""
+    """What a layer remembers of a token: ``kv_heads`` keys and values of ``head_dim`` numbers each.
+
+    ``window``: tokens that the layer sees, 0 for all; ``learned_sinks``: its softmax has a weight of its own to lose.
+    """
 
     kv_heads: int
     head_dim: int
+    window: int = 0
+    learned_sinks: bool = False
 
     def bytes_per_token(self) -> int:
         return 2 * self.kv_heads * self.head_dim * ops.kv_dtype(self.head_dim).size
