@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 
+#include "arena.h"
 #include "codecs/all.h"
 #include "engine.h"
 #include "pool.h"
@@ -174,11 +174,10 @@ std::shared_ptr<Matrix> pack(Format format, const uint8_t* blocks, int64_t bytes
   const int64_t row_bytes = int64_t(columns / row->weights) * row->block_bytes;
   if (bytes != rows * row_bytes) throw std::invalid_argument("the bytes do not fit the shape");
 
-  constexpr std::align_val_t line{64};
-  uint8_t* memory = static_cast<uint8_t*>(::operator new[](tiled_bytes(format, rows, columns), line));
+  std::shared_ptr<uint8_t[]> owner = take_memory(tiled_bytes(format, rows, columns));
+  uint8_t* memory = owner.get();
   const int64_t strip_bytes = int64_t(columns / row->strip_columns) * row->strip_step;
-  const auto free = [](uint8_t* memory) { ::operator delete[](memory, line); };
-  auto matrix = std::make_shared<Matrix>(Matrix{{format, memory, strip_bytes, rows}, columns, {memory, free}});
+  auto matrix = std::make_shared<Matrix>(Matrix{{format, memory, strip_bytes, rows}, columns, std::move(owner)});
   Pool::shared().run(matrix->segment.strips(), [&](int strip) {
     row->pack_strip(blocks + int64_t(strip) * STRIP * row_bytes, row_bytes, std::min(STRIP, rows - strip * STRIP),
                     columns, memory + strip * strip_bytes);
