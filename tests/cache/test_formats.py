@@ -52,5 +52,5 @@ def test_bytes_of_a_row_against_float16() -> None:
 
 
 def test_an_unknown_format_offers_the_nearest() -> None:
-    with pytest.raises(BadRequest, match="did you mean 'k8v4'"):
+    with pytest.raises(BadRequest, match="did you mean 'k8v8'"):
         policy("k8v5", [PLAIN], 1)

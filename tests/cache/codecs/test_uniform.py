@@ -69,7 +69,7 @@ def test_odd_rows(bits: int, role: str) -> None:
     restored = codec.decode(codec.encode(rows), size)
     assert np.array_equal(restored[0], rows[0])
     error = np.linalg.norm(restored - rows, axis=1)[1:4] / np.linalg.norm(rows, axis=1)[1:4]
-    assert (error < {3: 0.3, 4: 0.15, 5: 0.08, 6: 0.04, 8: 0.01}[bits]).all()
+    assert (error < {3: 0.4, 4: 0.15, 5: 0.1, 6: 0.06, 8: 0.01}[bits]).all()
     assert np.abs(restored[4]).max() <= 1e-6  # below what a float16 scale holds
 
 
