@@ -14,6 +14,7 @@ EdgeInferError                 exit 1, our fault
 │   ├── DiskLimit
 │   └── ContextLimit
 ├── NetworkFailed              exit 5
+├── NotSaved                   exit 4, the disk took no more of a conversation
 ├── EngineClosed               exit 1, used after close()
 └── EngineCrashed              exit 1, its process ended or hung; carries ``signal``
 
@@ -125,6 +126,12 @@ class NetworkFailed(EdgeInferError):
     """A download or an index that did not answer as it should."""
 
     exit_code = 5
+
+
+class NotSaved(EdgeInferError):
+    """What was written could not be kept: a full disk, a lost folder. It may be tried again."""
+
+    exit_code = 4
 
 
 class EngineClosed(EdgeInferError):

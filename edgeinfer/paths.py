@@ -24,6 +24,11 @@ class Paths:
         return (self.root or Path(platformdirs.user_cache_dir("edgeinfer"))) / "measured"
 
     @property
+    def chats(self) -> Path:
+        """The conversations of the chat app, one database."""
+        return (self.root or Path(platformdirs.user_data_dir("edgeinfer"))) / "chats.db"
+
+    @property
     def models(self) -> Path:
         return (self.root or Path(platformdirs.user_data_dir("edgeinfer"))) / "models"
 

@@ -44,6 +44,7 @@ def test_the_drawing_of_the_errors_is_their_tree() -> None:
     ("kind", "code"),
     [
         (errors.EdgeInferError, 1),
+        (errors.NotSaved, 4),
         (errors.EngineClosed, 1),
         (errors.EngineCrashed, 1),
         (errors.BadRequest, 2),
