@@ -150,7 +150,7 @@ def _vocabulary(architecture: str) -> dict[str, Any]:
     normal, control = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
     return {
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": PRETOKENIZERS[architecture],
+        "tokenizer.ggml.pre": PRETOKENIZERS.get(architecture, "smollm"),
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [int(normal)] * first_control + [int(control)] * len(CONTROL_TOKENS),
         "tokenizer.ggml.merges": list(MERGES),

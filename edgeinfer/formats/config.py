@@ -41,6 +41,17 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "rope.dimension_count": (1, 1 << 14),
     "expert_count": (0, 1024),
     "expert_used_count": (0, 1024),
+    "expert_feed_forward_length": (1, 1 << 24),
+    "expert_shared_feed_forward_length": (1, 1 << 24),
+    "expert_shared_count": (0, 1024),
+    "expert_group_count": (0, 1024),
+    "expert_group_used_count": (0, 1024),
+    "leading_dense_block_count": (0, 1024),
+    "nextn_predict_layers": (0, 16),
+    "attention.q_lora_rank": (1, 1 << 16),
+    "attention.kv_lora_rank": (1, 1 << 16),
+    "attention.key_length_mla": (1, 1 << 14),
+    "attention.value_length_mla": (1, 1 << 14),
 }
 """Smallest and largest value of the settings that sizes are computed from; ``read`` applies them by itself."""
 
@@ -59,6 +70,7 @@ class Config:
         field_offset: Callable[[str], int | None],
     ) -> None:
         self.architecture = architecture
+        self.context = 0  # tokens to make room for; 0: as many as the model was trained for
         self.path = path
         self._metadata = metadata
         self._field_offset = field_offset

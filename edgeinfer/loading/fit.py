@@ -19,6 +19,8 @@ from edgeinfer.units import human_bytes
 MOST_CONTEXT = 32768
 """Tokens that a context grows to by itself."""
 LEAST_CONTEXT = 512
+UNUSED = ("token_embd.weight", "per_layer_token_embd.weight")
+"""Matrices whose rows are looked up, not multiplied."""
 SCRATCH_ROWS = 512
 """Tokens of a prompt that are computed at once."""
 
@@ -40,7 +42,7 @@ def needs(file: GGUFFile, model: Model | None = None) -> Needs:
     """From the header alone. Raises what ``registry.build`` raises."""
     outline = model or build(file, Outline)
     config = Config.from_gguf(file)
-    widest = max(info.rows for info in file.tensors.values() if info.name != "token_embd.weight")
+    widest = max(info.shape[-2] for info in file.tensors.values() if len(info.shape) > 1 and info.name not in UNUSED)
     vocabulary = file.tensors["token_embd.weight"].rows
     return Needs(
         weights=sum(ops.prepared_bytes(info.codec, math.prod(info.shape)) for info in file.tensors.values()),

@@ -56,7 +56,7 @@ def load(path: Path, context: int = 0) -> Loaded:
         vocab_size = _vocabulary(file)
         config = Config.from_gguf(file)
         shared_before = ops.shared_bytes()
-        model = build(file)
+        model = build(file, context=chosen)
         in_use = ops.shared_bytes() > shared_before
         loaded = Loaded(
             model=model,

@@ -33,20 +33,23 @@ class Model(Protocol):
 
 
 def architectures() -> list[str]:
-    """The names that ``general.architecture`` may have."""
-    return sorted(module.name for module in pkgutil.iter_modules(edgeinfer.models.__path__))
+    """The names that ``general.architecture`` may have; files have an underscore where there is a hyphen."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(edgeinfer.models.__path__))
 
 
-def build(file: GGUFFile, tensors: type[Tensors] = Tensors) -> Model:
+def build(file: GGUFFile, tensors: type[Tensors] = Tensors, context: int = 0) -> Model:
     """The model of a file, ready to run. With ``Outline`` in place of ``Tensors``, everything but the weights is read.
+
+    ``context``: tokens that a sequence may hold, on which some scalings of RoPE depend; 0: as many as it learned from.
 
     Raises CorruptFile or UnsupportedModel: an architecture, a setting, a tensor or a codec that is missing or unknown.
     """
     config = Config.from_gguf(file)
+    config.context = context
     known = architectures()
     if config.architecture not in known:
         raise config.unsupported("general.architecture", config.architecture, known)
-    kind: type[Model] = import_module(f"edgeinfer.models.{config.architecture}").Model
+    kind: type[Model] = import_module(f"edgeinfer.models.{config.architecture.replace('-', '_')}").Model
     asked = tensors(file, wide=kind.wide)
     model = kind(config, asked)
     config.refuse_unread(IGNORED)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeinfer import ops
 from edgeinfer.cache.kv import LayerKV
@@ -35,6 +36,11 @@ class Batch:
     def spans(self) -> list[ops.Span]:
         """Where each chunk's rows lie, and at which position they start."""
         return [ops.Span(view.start, view.stop - view.start, view.offset) for view in self.views]
+
+    @cached_property
+    def positions(self) -> NDArray[np.int64]:
+        """Of each row within its sequence: (T,)."""
+        return np.concatenate([view.offset + np.arange(view.stop - view.start) for view in self.views])
 
     @cached_property
     def _wanted(self) -> list[int]:

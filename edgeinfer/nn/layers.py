@@ -20,11 +20,10 @@ def linear(
     norm: str = "",
     post_norm: str = "",
     bias: bool = False,
-    activation: str = "",
 ) -> ops.LinearMap:
-    """residual + post_norm(activation(norm(x) @ weights.T + biases)) of tensors by their names in the file.
+    """residual + post_norm(norm(x) @ weights.T + biases) of tensors by their names in the file.
 
-    ``rows`` names matrices with the same input and gives their sizes; two with an ``activation`` are gate and up.
+    ``rows`` names matrices with the same input and gives their sizes.
     """
     return ops.linear_map(
         ops.MapParts(
@@ -33,7 +32,6 @@ def linear(
             norm=tensors.vector(f"{norm}.weight", columns) if norm else None,
             post_norm=tensors.vector(f"{post_norm}.weight", next(iter(rows.values()))) if post_norm else None,
             eps=eps,
-            activation=activation,
         )
     )
 
@@ -41,11 +39,27 @@ def linear(
 class GatedMLP:
     """x + down(activation(gate(norm(x))) * up(norm(x))) (Shazeer, 2020)."""
 
-    def __init__(self, tensors: Tensors, sizes: Sizes, activation: str, post_norm: str = "") -> None:
-        hidden, inner, eps = sizes.hidden, sizes.feed_forward, sizes.eps
-        both = {"ffn_gate": inner, "ffn_up": inner}
-        ffn_gate_up = linear(tensors, both, hidden, eps, norm="ffn_norm", activation=activation)
-        ffn_down = linear(tensors, {"ffn_down": hidden}, inner, eps, post_norm=post_norm)
+    def __init__(
+        self,
+        tensors: Tensors,
+        sizes: Sizes,
+        activation: str,
+        post_norm: str = "",
+        *,
+        norm: str = "ffn_norm",
+        inner: int = 0,
+        suffix: str = "",
+        fused: bool = False,
+    ) -> None:
+        """``inner``: channels between, if not as ``sizes`` says. ``fused``: gate and up are one tensor, ``ffn_up``."""
+        hidden, inner, eps = sizes.hidden, inner or sizes.feed_forward, sizes.eps
+        if fused:
+            weights = tensors.split(f"ffn_up{suffix}.weight", (inner, inner), hidden)
+        else:
+            weights = [tensors.matrix(f"ffn_{name}{suffix}.weight", inner, hidden) for name in ("gate", "up")]
+        gain = tensors.vector(f"{norm}.weight", hidden) if norm else None
+        ffn_gate_up = ops.linear_map(ops.MapParts(weights, norm=gain, eps=eps, activation=activation))
+        ffn_down = linear(tensors, {f"ffn_down{suffix}": hidden}, inner, eps, post_norm=post_norm)
         self.maps = ops.chain(ffn_gate_up, ffn_down)
 
     def __call__(self, x: mx.array) -> mx.array:

@@ -11,7 +11,8 @@ from edgeinfer.nn.tensors import Tensors
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    layers: int
+    blocks: int
+    layers: int  # without those that only predict further tokens (``nextn_predict_layers``)
     hidden: int
     feed_forward: int
     heads: int
@@ -21,8 +22,11 @@ class Sizes:
     eps: float
 
     @classmethod
-    def read(cls, config: Config, tensors: Tensors) -> Self:
-        """Raises CorruptFile or UnsupportedModel when a size is missing, out of range or does not fit another one."""
+    def read(cls, config: Config, tensors: Tensors, *, dense: bool = True) -> Self:
+        """``dense``: there is a feed-forward network that is no expert.
+
+        Raises CorruptFile or UnsupportedModel when a size is missing, out of range or does not fit another one.
+        """
         hidden = config.read("embedding_length", int)
         heads = config.read("attention.head_count", int)
         kv_heads = config.read("attention.head_count_kv", int, heads)
@@ -34,10 +38,16 @@ class Sizes:
         config.expect("attention.value_length", head_dim, None)
         vocabulary = tensors.rows("token_embd.weight")
         config.expect("vocab_size", vocabulary, None)
+        blocks, predicting = config.read("block_count", int), config.read("nextn_predict_layers", int, 0)
+        if predicting >= blocks:
+            raise config.error("nextn_predict_layers", f"{predicting}; expected fewer than the {blocks} blocks")
         return cls(
-            layers=config.read("block_count", int),
+            blocks=blocks,
+            layers=blocks - predicting,
             hidden=hidden,
-            feed_forward=config.read("feed_forward_length", int),
+            feed_forward=config.read("feed_forward_length", int)
+            if dense
+            else config.read("feed_forward_length", int, 0),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import mlx.core as mx
 import numpy as np
@@ -33,9 +34,27 @@ class Tensors:
         """A matrix ready to multiply."""
         return self._read_matrix(self._info(name, (rows, columns)))
 
+    def split(self, name: str, rows: Sequence[int], columns: int) -> list[ops.Weight]:
+        """Matrices that the file keeps as one, the first on top."""
+        info = self._info(name, (sum(rows), columns))
+        ends = list(accumulate(rows))
+        return [self._read_matrix(info, slice(end - count, end)) for end, count in zip(ends, rows, strict=True)]
+
+    def experts(self, name: str, count: int, rows: int, columns: int) -> ops.ExpertWeight:
+        """A matrix for each expert, ready to multiply."""
+        return self._read_experts(self._info(name, (count, rows, columns)))
+
     def vector(self, name: str, size: int) -> mx.array:
         """A norm's weight or a bias: (size,) float32."""
-        return self._read_vector(self._info(name, (size,)))
+        return self.dense(name, size)
+
+    def dense(self, name: str, *shape: int) -> mx.array:
+        """A tensor that is small, or not for a product: ``shape`` float32."""
+        return self._read_dense(self._info(name, shape))
+
+    def skip(self, prefix: str) -> None:
+        """Leaves out what stands under ``prefix``, of which the caller knows that the logits do not depend on it."""
+        self.asked.update(name for name in self.file.tensors if name.startswith(self.prefix + prefix))
 
     def rows(self, name: str) -> int:
         """How many rows a matrix has, where the file alone knows."""
@@ -73,21 +92,29 @@ class Tensors:
         self.asked.add(full)
         return info
 
-    def _read_matrix(self, info: TensorInfo) -> ops.Weight:
-        rows, columns = info.shape
-        return ops.prepare(ops.PackedWeight(info.codec, self.file.blocks(info.name), (rows, columns)), self.wide)
+    def _read_matrix(self, info: TensorInfo, part: slice = slice(None)) -> ops.Weight:
+        blocks = self.file.blocks(info.name)[part]
+        return ops.prepare(ops.PackedWeight(info.codec, blocks, (len(blocks), info.shape[1])), self.wide)
 
-    def _read_vector(self, info: TensorInfo) -> mx.array:
+    def _read_experts(self, info: TensorInfo) -> ops.ExpertWeight:
+        count, rows, columns = info.shape
+        stacked = ops.PackedWeight(info.codec, self.file.blocks(info.name), (count * rows, columns))
+        return ops.prepare_experts(ops.PackedExperts(count, stacked), self.wide)
+
+    def _read_dense(self, info: TensorInfo) -> mx.array:
         return mx.array(decode(info.codec, self.file.blocks(info.name)).reshape(info.shape))
 
 
 class Outline(Tensors):
     """Checks names, shapes and codecs as a loading model would, and reads no weights."""
 
-    def _read_matrix(self, info: TensorInfo) -> ops.Weight:
+    def _read_matrix(self, info: TensorInfo, part: slice = slice(None)) -> ops.Weight:
         return _Unread(info.nbytes)
 
-    def _read_vector(self, info: TensorInfo) -> mx.array:
+    def _read_experts(self, info: TensorInfo) -> ops.ExpertWeight:
+        return _Unread(info.nbytes)
+
+    def _read_dense(self, info: TensorInfo) -> mx.array:
         return mx.array(np.ones(info.shape, np.float32))
 
 
@@ -95,7 +122,7 @@ class _Unread:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
 
-    def linear(self, x: mx.array) -> mx.array:
+    def linear(self, x: mx.array, experts: mx.array | None = None) -> mx.array:
         raise TypeError("the weights of an outline are not read")
 
     def embed(self, tokens: mx.array) -> mx.array:

@@ -38,7 +38,8 @@ class Rotary:
     @cached_property
     def periods(self) -> mx.array:
         """Tokens a radian, as ``mx.fast.rope`` takes them: (dims / 2,) float32."""
-        return mx.array((1 / self.frequencies).astype(np.float32))
+        with np.errstate(divide="ignore"):  # a pair that stands still has an endless period
+            return mx.array((1 / self.frequencies).astype(np.float32))
 
     def table(self, offset: int, count: int) -> Table:
         """Cosines and sines of ``count`` positions from ``offset``: each (count, 1, dims / 2) float32.

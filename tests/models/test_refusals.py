@@ -12,6 +12,7 @@ from edgeinfer.errors import EdgeInferError, ModelError
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.loading.loader import load
 from edgeinfer.loading.registry import architectures, unsupported
+from tests.architectures import FAMILIES, tiny
 from tests.tiny import tiny_gguf
 
 SETTINGS: list[tuple[str, dict[str, Any], list[str]]] = [
@@ -38,6 +39,21 @@ SETTINGS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("gemma3", {".attention.sliding_window": None}, ["gemma3.attention.sliding_window", "missing"]),
     ("gemma3", {"general.architecture": "mamba"}, ["mamba", "llama", "gemma3", "qwen2", "qwen3"]),
     ("gemma3", {"general.architecture": "../llama"}, ["../llama"]),
+]
+FAMILY_SETTINGS: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("mistral3", {".expert_count": 8}, ["mistral3.expert_count", "8"]),
+    ("mistral3", {".attention.temperature_length": 9}, ["temperature_length", "9", "512"]),
+    ("qwen3moe", {".expert_count": None}, ["qwen3moe.expert_count", "missing"]),
+    ("qwen3moe", {".expert_used_count": 9}, ["qwen3moe.expert_used_count", "9", "8"]),
+    ("qwen3moe", {".expert_gating_func": 2}, ["qwen3moe.expert_gating_func", "2"]),
+    ("qwen3moe", {".expert_weights_norm": False}, ["qwen3moe.expert_weights_norm", "False"]),
+    ("qwen3moe", {".expert_feed_forward_length": 64}, ["ffn_gate_exps.weight", "[8, 32, 64]", "[8, 64, 64]"]),
+    ("glm4", {".rope.dimension_count": 32}, ["glm4.rope.dimension_count", "32", "16"]),
+    ("glm4", {".rope.dimension_sections": [2, 2, 2, 2]}, ["glm4.rope.dimension_sections"]),
+    ("glm4moe", {".expert_gating_func": 4}, ["glm4moe.expert_gating_func", "4"]),
+    ("glm4moe", {".expert_group_count": 3}, ["glm4moe.expert_group_count", "3"]),
+    ("glm4moe", {".nextn_predict_layers": 4}, ["glm4moe.nextn_predict_layers", "4 blocks"]),
+    ("glm4moe", {".nextn_predict_layers": None}, ["blk.3.nextn", "glm4moe"]),
 ]
 TENSORS: list[tuple[dict[str, np.ndarray | None], list[str]]] = [
     ({"blk.1.ffn_up.weight": None}, ["blk.1.ffn_up.weight", "missing", "[128, 64]"]),
@@ -68,6 +84,11 @@ def test_settings(tmp_path: Path, architecture: str, metadata: dict[str, Any], e
     check_refused(tiny_gguf(tmp_path / "m.gguf", architecture, metadata=metadata), expected)
 
 
+@pytest.mark.parametrize(("architecture", "keys", "expected"), FAMILY_SETTINGS, ids=lambda value: str(value)[:60])
+def test_settings_of_families(tmp_path: Path, architecture: str, keys: dict[str, Any], expected: list[str]) -> None:
+    check_refused(tiny(tmp_path / "m.gguf", architecture, keys), expected)
+
+
 @pytest.mark.parametrize(("tensors", "expected"), TENSORS, ids=lambda value: str(next(iter(value)))[:60])
 def test_tensors(tmp_path: Path, tensors: dict[str, np.ndarray | None], expected: list[str]) -> None:
     check_refused(tiny_gguf(tmp_path / "m.gguf", tensors=tensors), expected)
@@ -85,7 +106,7 @@ def test_a_tokenizer_of_another_size(tmp_path: Path) -> None:
 
 
 def test_the_architectures_are_the_files_of_models() -> None:
-    assert architectures() == ["gemma3", "llama", "qwen2", "qwen3"]
+    assert architectures() == sorted(["gemma3", "llama", "qwen2", "qwen3", *FAMILIES])
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3"])

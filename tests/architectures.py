@@ -1,0 +1,168 @@
+"""Tiny random models of the larger families: what each has that ``tests.tiny``'s Llama has not, and what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.tiny import tiny_gguf
+
+HIDDEN, HEADS, KV_HEADS, SIZE, INNER = 64, 4, 2, 16, 128
+EXPERTS, USED, EXPERT_INNER = 8, 3, 32
+Tensors = dict[str, np.ndarray | None]
+
+
+class Maker:
+    """Random tensors of the usual sizes."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+
+    def matrix(self, *shape: int) -> np.ndarray:
+        return np.asarray(self.random.standard_normal(shape) * 1.5 / np.sqrt(shape[-1]))
+
+    def norm(self, size: int) -> np.ndarray:
+        return np.asarray(1 + 0.2 * self.random.standard_normal(size))
+
+    def bias(self, *shape: int) -> np.ndarray:
+        return np.asarray(0.3 * self.random.standard_normal(shape))
+
+    def experts(self, bias: bool = False) -> Tensors:
+        """In place of a feed-forward network."""
+        made: Tensors = {
+            "ffn_gate.weight": None,
+            "ffn_up.weight": None,
+            "ffn_down.weight": None,
+            "ffn_gate_inp.weight": self.matrix(EXPERTS, HIDDEN),
+            "ffn_gate_exps.weight": self.matrix(EXPERTS, EXPERT_INNER, HIDDEN),
+            "ffn_up_exps.weight": self.matrix(EXPERTS, EXPERT_INNER, HIDDEN),
+            "ffn_down_exps.weight": self.matrix(EXPERTS, HIDDEN, EXPERT_INNER),
+        }
+        return made
+
+    def shared(self, inner: int = EXPERT_INNER) -> Tensors:
+        return {
+            "ffn_gate_shexp.weight": self.matrix(inner, HIDDEN),
+            "ffn_up_shexp.weight": self.matrix(inner, HIDDEN),
+            "ffn_down_shexp.weight": self.matrix(HIDDEN, inner),
+        }
+
+    def biases(self) -> Tensors:
+        return {
+            "attn_q.bias": self.bias(HEADS * SIZE),
+            "attn_k.bias": self.bias(KV_HEADS * SIZE),
+            "attn_v.bias": self.bias(KV_HEADS * SIZE),
+        }
+
+    def qk_norms(self) -> Tensors:
+        return {"attn_q_norm.weight": self.norm(SIZE), "attn_k_norm.weight": self.norm(SIZE)}
+
+
+@dataclass(frozen=True)
+class Family:
+    """``block`` gives the tensors of a layer that are added, replaced or (None) dropped; keys start with a dot."""
+
+    block: Callable[[Maker, int], Tensors] = lambda make, layer: {}
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    top: Callable[[Maker], Tensors] = lambda make: {}
+    layers: int = 3
+    tied: bool = True
+
+
+SPARSE = {".expert_count": EXPERTS, ".expert_used_count": USED, ".expert_feed_forward_length": EXPERT_INNER}
+YARN = {".rope.scaling.type": "yarn", ".rope.scaling.factor": 4.0, ".rope.scaling.original_context_length": 64}
+
+
+def _glm4(make: Maker, layer: int) -> Tensors:
+    return {
+        "ffn_gate.weight": None,
+        "ffn_up.weight": make.matrix(2 * INNER, HIDDEN),
+        "post_attention_norm.weight": make.norm(HIDDEN),
+        "post_ffw_norm.weight": make.norm(HIDDEN),
+    }
+
+
+def _glm4moe(make: Maker, layer: int) -> Tensors:
+    made: Tensors = {"ffn_norm.weight": None, "post_attention_norm.weight": make.norm(HIDDEN)}
+    made |= make.biases() | make.qk_norms()
+    if layer:
+        made |= make.experts() | make.shared() | {"exp_probs_b.bias": make.bias(EXPERTS)}
+    if layer == 3:
+        made |= {
+            "nextn.eh_proj.weight": make.matrix(HIDDEN, 2 * HIDDEN),
+            "nextn.enorm.weight": make.norm(HIDDEN),
+            "nextn.hnorm.weight": make.norm(HIDDEN),
+            "nextn.shared_head_norm.weight": make.norm(HIDDEN),
+        }
+    return made
+
+
+FAMILIES: dict[str, Family] = {
+    "mistral3": Family(),
+    "qwen3moe": Family(lambda make, layer: make.experts() | make.qk_norms(), SPARSE),
+    "glm4": Family(_glm4, {".rope.dimension_count": SIZE // 2}),
+    "glm4moe": Family(
+        _glm4moe,
+        SPARSE
+        | {
+            ".rope.dimension_count": SIZE // 2,
+            ".expert_shared_count": 1,
+            ".leading_dense_block_count": 1,
+            ".expert_weights_norm": True,
+            ".expert_weights_scale": 2.5,
+            ".nextn_predict_layers": 1,
+        },
+        layers=4,
+    ),
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral3": ("mistral3", {}),
+    "mistral3, yarn and a temperature": (
+        "mistral3",
+        YARN
+        | {
+            ".rope.scaling.yarn_beta_fast": 16.0,
+            ".rope.scaling.yarn_beta_slow": 2.0,
+            ".rope.scaling.yarn_log_multiplier": 0.5,
+            ".attention.temperature_scale": 0.1,
+        },
+    ),
+    "qwen3moe": ("qwen3moe", {}),
+    "qwen3moe, yarn": ("qwen3moe", YARN),
+    "glm4": ("glm4", {}),
+    "glm4, yarn": ("glm4", YARN),
+    "glm4moe": ("glm4moe", {}),
+    "glm4moe, softmax of groups": (
+        "glm4moe",
+        {
+            ".expert_gating_func": 1,
+            ".expert_weights_norm": False,
+            ".expert_group_count": 4,
+            ".expert_group_used_count": 2,
+        },
+    ),
+}
+"""Keys that are added to a family's own. Each is run past windows of 32 and past the original context of 64."""
+
+
+def tiny(path: Path, architecture: str, keys: Mapping[str, Any] | None = None, seed: int = 0, **options: Any) -> Path:
+    """Writes a model of a family; other options are those of ``tiny_gguf``."""
+    family = FAMILIES[architecture]
+    make = Maker(seed + 1)
+    tensors = family.top(make)
+    for layer in range(family.layers):
+        tensors |= {f"blk.{layer}.{name}": tensor for name, tensor in family.block(make, layer).items()}
+    return tiny_gguf(
+        path,
+        architecture,
+        seed,
+        layers=family.layers,
+        tied=family.tied,
+        metadata={**family.keys, **(keys or {})},
+        tensors=tensors,
+        **options,
+    )
