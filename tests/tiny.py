@@ -15,6 +15,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, quants
 
+from edgeinfer.quant.codec import CODECS, Codec
+
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -80,28 +82,44 @@ def tiny_gguf(
 
 def encode(weights: np.ndarray, codec: str) -> np.ndarray:
     """Stored blocks of ``weights`` (..., K) float32; formats that ``gguf`` only reads are encoded by ggml itself."""
-    kind = GGMLQuantizationType[codec.upper()]
+    row = CODECS[codec]
     try:
-        return quants.quantize(weights, kind)
-    except NotImplementedError:
-        return _ggml_quantize(weights, kind)
+        return quants.quantize(weights, GGMLQuantizationType(row.ggml_id))
+    except (NotImplementedError, ValueError):
+        return _ggml_quantize(weights, row)
 
 
-def _ggml_quantize(weights: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
+def random_blocks(codec: Codec, rows: int, columns: int, random: np.random.Generator) -> np.ndarray:
+    """Stored blocks of a random matrix: (rows, bytes of a row) uint8.
+
+    ggml takes seconds to encode the formats with codebooks, so theirs are random bytes with a reasonable scale.
+    """
+    if codec.family != "grids":
+        stored = encode(random.standard_normal((rows, columns)).astype(np.float32), codec.name)
+        return np.ascontiguousarray(stored).view(np.uint8).reshape(rows, -1)
+    blocks = random.integers(0, 256, (rows, columns // codec.weights, codec.bytes), np.uint8)
+    d = random.uniform(1e-3, 2e-3, blocks.shape[:2]).astype("<f2").view("<u2")
+    if codec.name == "iq1_m":  # four bits of d at the top of each 16 of scales
+        blocks[..., 49::2] = blocks[..., 49::2] & 15 | (d[..., None] >> np.arange(0, 16, 4) << 4).astype(np.uint8) & 240
+    else:
+        blocks[..., :2] = d[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def _ggml_quantize(weights: np.ndarray, codec: Codec) -> np.ndarray:
     from llama_cpp._ggml import libggml
 
     function = libggml.ggml_quantize_chunk
     function.restype = ctypes.c_size_t
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     function.argtypes = [ctypes.c_int, pointer, pointer, size, size, size, pointer]
-    per_block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     rows, columns = weights.reshape(-1, weights.shape[-1]).shape
     source = np.ascontiguousarray(weights)
     importance = np.ones(columns, np.float32)  # the smallest formats insist on having one
-    blocks = np.zeros((*weights.shape[:-1], columns // per_block * block_bytes), np.uint8)
-    written = function(kind.value, source.ctypes.data, blocks.ctypes.data, 0, rows, columns, importance.ctypes.data)
+    blocks = np.zeros((*weights.shape[:-1], columns // codec.weights * codec.bytes), np.uint8)
+    written = function(codec.ggml_id, source.ctypes.data, blocks.ctypes.data, 0, rows, columns, importance.ctypes.data)
     if written != blocks.nbytes:
-        raise ValueError(f"ggml wrote {written} bytes of {kind.name}, expected {blocks.nbytes}")
+        raise ValueError(f"ggml wrote {written} bytes of {codec.name}, expected {blocks.nbytes}")
     return blocks
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgeinfer.quant.legacy import scaled
 from edgeinfer.quant.plain import halves
 
-_PAIRS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of the four 2-bit fields of a byte
+PAIRS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of the four 2-bit fields of a byte
 NIBBLES = np.arange(0, 8, 4, dtype=np.uint8)[:, None]
 BITS = np.arange(8, dtype=np.uint8)[:, None]
 
@@ -21,22 +21,22 @@ def decode_q2_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(n, 84): 16 scale and minimum nibbles, 64 bytes of 2-bit q, d, dmin -> (n, 256)."""
     scales = halves(blocks, 80) * (blocks[:, :16] & 15)
     minimums = halves(blocks, 82) * (blocks[:, :16] >> 4)
-    return _affine(fields(blocks[:, 16:80], 32, _PAIRS, 3), scales, minimums)
+    return _affine(fields(blocks[:, 16:80], 32, PAIRS, 3), scales, minimums)
 
 
 def decode_q3_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(n, 110): 32 bytes of third bits, 64 bytes of 2-bit q, 12 bytes of 6-bit scales, d -> (n, 256)."""
     low = fields(blocks[:, 96:104], 8, NIBBLES, 15)
-    high = fields(blocks[:, 104:108], 4, _PAIRS, 3)
+    high = fields(blocks[:, 104:108], 4, PAIRS, 3)
     high <<= 4
     scales = (low | high).view(np.int8) - np.int8(32)
-    q = fields(blocks[:, 32:96], 32, _PAIRS, 3)
+    q = fields(blocks[:, 32:96], 32, PAIRS, 3)
     third = fields(blocks[:, :32], 32, BITS, 1)
     third <<= 2
     q |= third
     signed = q.view(np.int8)
     signed -= 4
-    return _by_sub_block(signed, halves(blocks, 108) * scales)
+    return by_sub_block(signed, halves(blocks, 108) * scales)
 
 
 def decode_q4_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -56,12 +56,12 @@ def decode_q5_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
 def decode_q6_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """(n, 210): 128 nibble bytes, 64 bytes of upper 2 bits, 16 signed scales, d -> (n, 256)."""
     q = fields(blocks[:, :128], 64, NIBBLES, 15)
-    upper = fields(blocks[:, 128:192], 32, _PAIRS, 3)
+    upper = fields(blocks[:, 128:192], 32, PAIRS, 3)
     upper <<= 4
     q |= upper
     signed = q.view(np.int8)
     signed -= 32
-    return _by_sub_block(signed, halves(blocks, 208) * blocks[:, 192:208].view(np.int8))
+    return by_sub_block(signed, halves(blocks, 208) * blocks[:, 192:208].view(np.int8))
 
 
 def fields(packed: NDArray[np.uint8], run: int, shifts: NDArray[np.uint8], mask: int) -> NDArray[np.uint8]:
@@ -84,7 +84,7 @@ def scales_and_minimums(blocks: NDArray[np.uint8]) -> tuple[NDArray[np.float32],
     return halves(blocks, 0) * scales, halves(blocks, 2) * minimums
 
 
-def _by_sub_block(q: NDArray[np.uint8] | NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[np.float32]:
+def by_sub_block(q: NDArray[np.uint8] | NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[np.float32]:
     """q * scale of its sub-block. (n, 256), (n, sub-blocks) -> (n, 256)."""
     n, count = scales.shape
     return scaled(q.reshape(n, count, -1), scales[:, :, None]).reshape(n, -1)
@@ -93,6 +93,6 @@ def _by_sub_block(q: NDArray[np.uint8] | NDArray[np.int8], scales: NDArray[np.fl
 def _affine(q: NDArray[np.uint8], scales: NDArray[np.float32], minimums: NDArray[np.float32]) -> NDArray[np.float32]:
     """q * scale - minimum of its sub-block. (n, 256), (n, sub-blocks) twice -> (n, 256)."""
     n, count = scales.shape
-    weights = _by_sub_block(q, scales).reshape(n, count, -1)
+    weights = by_sub_block(q, scales).reshape(n, count, -1)
     weights -= minimums[:, :, None]
     return weights.reshape(n, -1)

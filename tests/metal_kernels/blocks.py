@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeinfer.metal_kernels.attention import PAGE
 from edgeinfer.quant.codec import CODECS, Codec, decode
-from tests.tiny import encode
+from tests.tiny import random_blocks
 
 DECODABLE = [codec for codec in CODECS.values() if codec.decodable]
 BOUNDS = {mx.float32: 1e-6, mx.float16: 1e-3, mx.bfloat16: 5e-3}
@@ -28,9 +28,7 @@ class Matrix:
 
 
 def matrix(codec: Codec, rows: int, columns: int, seed: int = 0) -> Matrix:
-    random = np.random.default_rng(seed)
-    stored = encode(random.standard_normal((rows, columns)).astype(np.float32), codec.name)
-    blocks = np.ascontiguousarray(stored).view(np.uint8).reshape(rows, -1)
+    blocks = random_blocks(codec, rows, columns, np.random.default_rng(seed))
     return Matrix(codec, blocks, decode(codec, blocks))
 
 

@@ -9,15 +9,18 @@
 //   scale(block, g), offset(block, g)      float32, of group g
 //   d_bits(block), m_bits(block), sub_scale(block, g), sub_offset(block, g)      what those are made of
 //
+// A code is in -127 … 127. CODEC_TABLE is a table of numbers that codecs look up.
 // weight i = scale(i / group) * code(i) + offset(i / group), rounded after each operation.
 #pragma once
 
 #ifdef __METAL_VERSION__
 #include <metal_stdlib>
 #define CODEC_CONSTANT static constexpr constant
+#define CODEC_TABLE constant constexpr
 #else
 #include "host.h"
 #define CODEC_CONSTANT static constexpr
+#define CODEC_TABLE static constexpr
 #endif
 
 namespace codecs {
@@ -110,6 +113,21 @@ struct Super {
     const int run = 32 * 8 / bits;
     return bytes[i / run * 32 + i % 32] >> (i % run / 32 * bits) & ((1 << bits) - 1);
   }
+};
+
+// What the codecs have in common whose block has one float16 scale and codes from -1 to 2.
+template <typename Codec>
+struct Ternary {
+  CODEC_CONSTANT int group = 32;
+  CODEC_CONSTANT bool has_offset = false;
+  CODEC_CONSTANT bool has_sub_scales = false;
+
+  template <typename Bytes>
+  static unsigned short d_bits(Bytes block) { return load_u16(block + Codec::d_at); }
+  template <typename Bytes>
+  static float scale(Bytes block, int) { return half_bits(d_bits(block)); }
+  template <typename Bytes>
+  static float offset(Bytes, int) { return 0; }
 };
 
 // The eight 6-bit scales and offsets of Q4_K and Q5_K. Numbers 0 to 3 fill the low bits of bytes 0 to 3 (scales) and
