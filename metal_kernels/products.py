@@ -17,8 +17,9 @@ CHUNK = 8
 
 
 def supports(codec: Codec, columns: int) -> bool:
-    """Whether matrices of this codec with rows of so many weights have kernels, which read a row two bytes at a time."""
-    return codec.decodable and columns % max(CHUNK, codec.weights) == 0 and columns // codec.weights * codec.bytes % 2 == 0
+    """Whether matrices of this codec with rows of so many weights have kernels; they read a row two bytes at a time."""
+    whole = columns % max(CHUNK, codec.weights) == 0
+    return codec.decodable and whole and columns // codec.weights * codec.bytes % 2 == 0
 
 
 @dataclass(frozen=True, slots=True)

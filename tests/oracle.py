@@ -1,6 +1,6 @@
 """A forward pass in numpy float32, written from the published formulas alone: nothing is shared with the package.
 
-Whole sequences, no cache, one attention matrix a head: slow and plain. Weights come through the ``gguf`` package.
+Whole sequences, no cache, one attention matrix a head: slow and plain. Weights come through the ``gguf`` package or ggml.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 
 import gguf
 import numpy as np
-from gguf.quants import dequantize
 from numpy.typing import NDArray
+
+from edgeinfer.quant.codec import BY_GGML_ID
+from tests.oracle_ggml import decoded
 
 Floats = NDArray[np.float32]
 INTERLEAVED = ("llama",)  # architectures whose rotated pairs lie side by side in GGUF
@@ -35,7 +37,7 @@ class Oracle:
         }
         self.architecture = self.keys["general.architecture"]
         self.weights: dict[str, Floats] = {
-            tensor.name: np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(
+            tensor.name: np.asarray(decoded(BY_GGML_ID[tensor.tensor_type], tensor.data), np.float32).reshape(
                 tuple(int(size) for size in reversed(tensor.shape))
             )
             for tensor in reader.tensors

@@ -1,7 +1,7 @@
 """The IQ1, IQ2 and IQ3 formats: a group of four or eight weights is a point of a codebook, with signs of its own.
 
-A weight is ``(d * scale / 2^n) * q`` with odd scales. IQ1 stores ternary points and moves each group by an eighth, up or
-down, so its q are ``8 * point ± 1``. Layouts as in ggml's ``block_iq1_s`` … ``block_iq3_s``.
+A weight is ``(d * scale / 2^n) * q`` with odd scales. IQ1 stores ternary points and moves each group by an eighth, up
+or down, so its q are ``8 * point ± 1``. Layouts as in ggml's ``block_iq1_s`` … ``block_iq3_s``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def grid(name: str) -> NDArray[np.int8]:
             raw = Path(__file__).with_name("grids.bin").read_bytes()[2 * start : 2 * (start + points)]
             bits = 2 if coordinates == 8 else 3
             places = np.frombuffer(raw, "<u2")[:, None] >> np.arange(0, bits * coordinates, bits, dtype=np.uint16)
-            return np.array([*values, *[0] * (2**bits - len(values))], np.int8)[places & (2**bits - 1)]
+            coded = np.array([*values, *[0] * (2**bits - len(values))], np.int8)
+            known_points: NDArray[np.int8] = coded[places & (2**bits - 1)]
+            return known_points
         start += points
     raise KeyError(name)
 
@@ -115,8 +117,7 @@ def _words(blocks: Bytes) -> NDArray[np.uint32]:
 
 def _nibble_pairs(packed: Bytes) -> Bytes:
     """Of each byte the low half, then the high one. (n, bytes) -> (n, 2 * bytes)."""
-    pairs: Bytes = packed[..., None] >> NIBBLES[:, 0] & 15
-    return pairs.reshape(len(packed), -1)
+    return (packed[..., None] >> NIBBLES[:, 0] & 15).astype(np.uint8).reshape(len(packed), -1)
 
 
 def _odd_scales(blocks: Bytes, scales: NDArray[Any], shift: int) -> Floats:
@@ -132,10 +133,9 @@ def _even_signs(words: NDArray[np.uint32]) -> Bytes:
 def _with_parity(signs: Bytes) -> Bytes:
     """Seven signs, and the eighth that makes the number of negative ones even."""
     folded = signs ^ signs >> 4
-    folded ^= folded >> 2
-    folded ^= folded >> 1
-    full: Bytes = signs | (folded & 1) << 7
-    return full
+    folded = folded ^ folded >> 2
+    folded = folded ^ folded >> 1
+    return (signs | (folded & 1) << 7).astype(np.uint8)
 
 
 def _signed(points: NDArray[np.int8], signs: Bytes) -> NDArray[np.int8]:

@@ -39,7 +39,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "final soft cap": ("gemma3", {"metadata": {".final_logit_softcapping": 3.0}}),
 }
 """Each runs past the original context of its scaling (64) and past Gemma's window."""
-CODECS = ("f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+CODECS = ("f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+          "iq3_s", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "tq2_0", "q1_0")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import gguf
 import mlx.core as mx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from edgeinfer.quant.codec import CODECS, Codec
-from tests.tiny import encode
+from tests.oracle_ggml import decoded
+from tests.tiny import encode, random_blocks
 
 DECODABLE = [codec for codec in CODECS.values() if codec.decodable]
 PLAIN = ("f32", "f16", "bf16")
@@ -20,10 +20,9 @@ random = np.random.default_rng(7)
 
 
 def matrix(native: Any, codec: Codec, rows: int, columns: int) -> tuple[Any, NDArray[np.float64]]:
-    """A random matrix in tiles, and its weights as the ``gguf`` package decodes them."""
-    stored = encode(random.standard_normal((rows, columns)).astype(np.float32), codec.name)
-    blocks = np.ascontiguousarray(stored).view(np.uint8).reshape(rows, -1)
-    weights = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType(codec.ggml_id)).reshape(rows, columns)
+    """A random matrix in tiles, and its weights as the ``gguf`` package, or ggml, decodes them."""
+    blocks = random_blocks(codec, rows, columns, random)
+    weights = decoded(codec, blocks)
     return native.pack(codec.ggml_id, blocks, columns), weights.astype(np.float64)
 
 

@@ -18,8 +18,9 @@ struct FormatRow {
   Format format;
   int weights, block_bytes;      // of a block of the file
   int strip_columns, strip_step;  // a strip takes strip_step bytes for so many columns
-  void (*pack_strip)(const uint8_t* blocks, int64_t row_bytes, int rows, int columns, uint8_t* out);
-  void (*decode)(const uint8_t* strip, int row, int columns, float* out);
+  const Codebook* book;
+  void (*pack_strip)(const uint8_t* blocks, int64_t row_bytes, int rows, int columns, const Codebook* book, uint8_t* out);
+  void (*decode)(const uint8_t* strip, int row, int columns, const Codebook* book, float* out);
 };
 
 // Codes [16 rows][32 columns] -> the planes of a tile.
@@ -67,10 +68,30 @@ int read_code(const uint8_t* planes, int row, int column) {
 
 void put_half(uint8_t* halves, int row, unsigned short bits) { std::memcpy(halves + 2 * row, &bits, 2); }
 
+// The bits of a number that float16 holds as a normal number or zero.
+unsigned short bits_of_half(float value) {
+  const uint32_t bits = codecs::host::bits_of(value);
+  return bits ? (unsigned short)((bits >> 13) - (112 << 10)) : 0;
+}
+
+// Scales (and offsets) of weights from `first` on of a block.
 template <class Codec, class T>
-void write_halves(const uint8_t* block, int row, uint8_t* out) {
-  put_half(out, row, Codec::d_bits(block));
+void write_halves(const uint8_t* block, int first, int row, uint8_t* out) {
+  if constexpr (T::kind == ScaleKind::bf16)
+    put_half(out, row, (unsigned short)(codecs::host::bits_of(Codec::scale(block, first / Codec::group)) >> 16));
+  else if constexpr (T::halves > 1)
+    for (int g = 0; g < T::halves; g++)
+      put_half(out + 2 * STRIP * g, row, bits_of_half(Codec::scale(block, first / Codec::group + g)));
+  else
+    put_half(out, row, Codec::d_bits(block));
   if constexpr (T::has_offset) put_half(out + 2 * STRIP, row, Codec::m_bits(block));
+}
+
+// What stands for a code in a plane.
+template <class T>
+uint8_t stored_code(int code, const Codebook* book) {
+  if constexpr (!T::has_book) return uint8_t(code + T::zero);
+  return uint8_t(std::find(book->values, book->values + (1 << T::bits) - 1, code) - book->values);
 }
 
 template <class Codec, class T>
@@ -83,18 +104,22 @@ void write_sub_scales(const uint8_t* block, int row, int first_group, uint8_t* o
 
 // `rows` of 16 rows of blocks; the others are zeros.
 template <class Codec, class T>
-void pack_strip(const uint8_t* blocks, int64_t row_bytes, int rows, int columns, uint8_t* out) {
-  static_assert(T::columns == Codec::weights && T::groups == BLOCK / Codec::group && T::has_offset == Codec::has_offset);
-  for (int column = 0; column < columns; column += T::columns, blocks += Codec::bytes, out += T::stride) {
+void pack_strip(const uint8_t* blocks, int64_t row_bytes, int rows, int columns, const Codebook* book, uint8_t* out) {
+  static_assert(Codec::weights % T::columns == 0 && T::groups == BLOCK / std::min(BLOCK, Codec::group));
+  static_assert(T::has_offset == Codec::has_offset);
+  for (int column = 0; column < columns; column += T::columns, out += T::stride) {
+    const uint8_t* at = blocks + column / Codec::weights * Codec::bytes;
+    const int first = column % Codec::weights;
     std::memset(out, 0, T::half_bytes);
-    for (int row = 0; row < rows; row++) write_halves<Codec, T>(blocks + row * row_bytes, row, out);
+    for (int row = 0; row < rows; row++) write_halves<Codec, T>(at + row * row_bytes, first, row, out);
     for (int t = 0; t < T::tiles; t++) {
       uint8_t codes[STRIP][BLOCK] = {};
       uint8_t* tile = out + (T::is_super ? T::half_bytes : 0) + t * T::bytes;
       if constexpr (T::is_super) std::memset(tile, 0, T::sub_bytes);
       for (int row = 0; row < rows; row++) {
-        const uint8_t* block = blocks + row * row_bytes;
-        for (int i = 0; i < BLOCK; i++) codes[row][i] = uint8_t(Codec::code(block, t * BLOCK + i) + T::zero);
+        const uint8_t* block = at + row * row_bytes;
+        for (int i = 0; i < BLOCK; i++)
+          codes[row][i] = stored_code<T>(Codec::code(block, first + t * BLOCK + i), book);
         if constexpr (T::is_super) write_sub_scales<Codec, T>(block, row, t * T::groups, tile);
       }
       write_planes<T>(codes, tile + (T::is_super ? T::sub_bytes : T::half_bytes));
@@ -102,22 +127,25 @@ void pack_strip(const uint8_t* blocks, int64_t row_bytes, int rows, int columns,
   }
 }
 
+template <ScaleKind kind = ScaleKind::f16>
 float half_at(const uint8_t* halves, int row) {
   unsigned short bits;
   std::memcpy(&bits, halves + 2 * row, 2);
-  return codecs::half_bits(bits);
+  return kind == ScaleKind::bf16 ? codecs::float_bits((unsigned int)bits << 16) : codecs::half_bits(bits);
 }
 
 template <class T>
-void decode_tiles(const uint8_t* strip, int row, int columns, float* out) {
+void decode_tiles(const uint8_t* strip, int row, int columns, const Codebook* book, float* out) {
   for (int column = 0; column < columns; column++) {
     const uint8_t* run = strip + int64_t(column / T::columns) * T::stride;
     const uint8_t* tile = run + (T::is_super ? T::half_bytes : 0) + column % T::columns / BLOCK * T::bytes;
     const int in_tile = column % BLOCK, g = in_tile / (BLOCK / T::groups);
     const int8_t* sub = reinterpret_cast<const int8_t*>(tile);
-    float scale = half_at(run, row);
+    float scale = half_at<T::kind>(run + (T::is_super ? 0 : 2 * STRIP * g), row);
     if constexpr (T::is_super) scale *= float(sub[STRIP * g + row]);
-    float value = scale * float(read_code<T>(tile + (T::is_super ? T::sub_bytes : T::half_bytes), row, in_tile));
+    int code = read_code<T>(tile + (T::is_super ? T::sub_bytes : T::half_bytes), row, in_tile);
+    if constexpr (T::has_book) code = book->values[code], scale *= book->factor;
+    float value = scale * float(code);
     if constexpr (T::has_offset) {
       const float offset = half_at(run + 2 * STRIP, row);
       value = T::is_super ? value - offset * float(sub[STRIP * (T::groups + g) + row]) : value + offset;
@@ -127,7 +155,7 @@ void decode_tiles(const uint8_t* strip, int row, int columns, float* out) {
 }
 
 template <int size>
-void pack_plain(const uint8_t* blocks, int64_t row_bytes, int rows, int columns, uint8_t* out) {
+void pack_plain(const uint8_t* blocks, int64_t row_bytes, int rows, int columns, const Codebook*, uint8_t* out) {
   for (int column = 0; column < columns; column++)
     for (int row = 0; row < STRIP; row++, out += size) {
       if (row < rows)
@@ -138,18 +166,19 @@ void pack_plain(const uint8_t* blocks, int64_t row_bytes, int rows, int columns,
 }
 
 template <class Codec>
-void decode_plain(const uint8_t* strip, int row, int columns, float* out) {
+void decode_plain(const uint8_t* strip, int row, int columns, const Codebook*, float* out) {
   for (int column = 0; column < columns; column++)
     out[column] = codecs::decode<Codec>(strip + (int64_t(column) * STRIP + row) * Codec::bytes, 0);
 }
 
 const FormatRow* row_of(Format format) {
   static const FormatRow rows[] = {
-#define TILED(name, T)                                                                               \
-  {Format::name, codecs::T::weights,           codecs::T::bytes, T::columns, T::stride,              \
-   pack_strip<codecs::T, T>, decode_tiles<T>},
-#define PLAIN(name, T) \
-  {Format::name, 1, codecs::T::bytes, 1, STRIP * codecs::T::bytes, pack_plain<codecs::T::bytes>, decode_plain<codecs::T>},
+#define TILED(name, C, T, book)                                                            \
+  {Format::name, codecs::C::weights, codecs::C::bytes, T::columns, T::stride, book,         \
+   pack_strip<codecs::C, T>, decode_tiles<T>},
+#define PLAIN(name, C)                                                                      \
+  {Format::name, 1, codecs::C::bytes, 1, STRIP * codecs::C::bytes, nullptr,                 \
+   pack_plain<codecs::C::bytes>, decode_plain<codecs::C>},
       TILED_FORMATS(TILED) PLAIN_FORMATS(PLAIN)
 #undef TILED
 #undef PLAIN
@@ -180,14 +209,15 @@ std::shared_ptr<Matrix> pack(Format format, const uint8_t* blocks, int64_t bytes
   auto matrix = std::make_shared<Matrix>(Matrix{{format, memory, strip_bytes, rows}, columns, std::move(owner)});
   Pool::shared().run(matrix->segment.strips(), [&](int strip) {
     row->pack_strip(blocks + int64_t(strip) * STRIP * row_bytes, row_bytes, std::min(STRIP, rows - strip * STRIP),
-                    columns, memory + strip * strip_bytes);
+                    columns, row->book, memory + strip * strip_bytes);
   });
   return matrix;
 }
 
 void decode_row(const Matrix& matrix, int row, float* out) {
   const Segment& segment = matrix.segment;
-  row_of(segment.format)->decode(segment.tiles + row / STRIP * segment.strip_bytes, row % STRIP, matrix.columns, out);
+  const FormatRow* format = row_of(segment.format);
+  format->decode(segment.tiles + row / STRIP * segment.strip_bytes, row % STRIP, matrix.columns, format->book, out);
 }
 
 void embed(const Matrix& matrix, const int32_t* tokens, int count, float scale, float* out) {

@@ -14,7 +14,7 @@ INLINE I dot_half(I sum, const I w[4], const int8_t* codes) {
   UNROLL for (int c = 0; c < 4; c++) {
     int32_t four;
     __builtin_memcpy(&four, codes + 4 * c, 4);
-    sum = T::bits == 8 ? dot4_signed(sum, w[c], all(four)) : dot4(sum, w[c], all(four));
+    sum = T::is_signed ? dot4_signed(sum, w[c], all(four)) : dot4(sum, w[c], all(four));
   }
   return sum;
 }
@@ -23,7 +23,7 @@ INLINE I dot_half(I sum, const I w[4], const int8_t* codes) {
 // their own, to hide the latency; that they are integers makes the result the same.
 template <class T, bool few>
 INLINE void dot_tile(const I w[8], const QuantBlock& x, I dot[T::groups]) {
-  constexpr int bias = T::bits == 8 ? SIGNED_BIAS : T::zero;
+  constexpr int bias = T::is_signed ? SIGNED_BIAS : T::zero;
   if constexpr (T::groups == 2) {
     dot[0] = dot_half<T>(bias ? all(-bias * x.sums[0]) : I{}, w, x.codes);
     dot[1] = dot_half<T>(bias ? all(-bias * x.sums[1]) : I{}, w + 4, x.codes + 16);
@@ -52,7 +52,8 @@ INLINE F add_tile(F sum, const I w[8], const Scales<T>& scales, const QuantBlock
 
 // M rows of x, `stride` blocks apart, against a strip of `columns` -> out (M, 16).
 template <class T, int M>
-static void dot_rows(const uint8_t* strip, int columns, const QuantBlock* x, int packed_rows, float* out) {
+static void dot_rows(const uint8_t* strip, int columns, const Codebook* book, const QuantBlock* x, int packed_rows,
+                     float* out) {
   for (int part = 0; part < PARTS; part++) {
     F sums[M] = {};
     const uint8_t* at = strip;
@@ -64,8 +65,8 @@ static void dot_rows(const uint8_t* strip, int columns, const QuantBlock* x, int
         if constexpr (M >= PREFETCH_ROWS)
           for (int line = 0; line < T::bytes; line += 64) __builtin_prefetch(at + PREFETCH + line);
         I w[8];
-        const Scales<T> scales = read_scales<T>(T::is_super ? halves : at, at, part);
-        read_codes<T>(at + (T::is_super ? T::sub_bytes : T::half_bytes), part, w);
+        const Scales<T> scales = read_scales<T>(T::is_super ? halves : at, at, part, book);
+        read_codes<T>(at + (T::is_super ? T::sub_bytes : T::half_bytes), part, book, w);
         UNROLL for (int r = 0; r < M; r++) sums[r] = add_tile<T, (M < 3)>(sums[r], w, scales, block[r]);
       }
     }

@@ -38,19 +38,20 @@ static void linear_prepare(const LinearCall& call, int first, int last) {
 }
 
 template <class T>
-static void strip_rows(const uint8_t* strip, int columns, const QuantBlock* x, int packed_rows, int rows, float* out) {
+static void strip_rows(const uint8_t* strip, int columns, const Codebook* book, const QuantBlock* x, int packed_rows,
+                       int rows, float* out) {
   while (rows > 0) {
     const int now = rows < MAX_ROWS ? rows : MAX_ROWS;
     switch (now) {
-      case 1: dot_rows<T, 1>(strip, columns, x, packed_rows, out); break;
-      case 2: dot_rows<T, 2>(strip, columns, x, packed_rows, out); break;
-      case 3: dot_rows<T, 3>(strip, columns, x, packed_rows, out); break;
-      case 4: dot_rows<T, 4>(strip, columns, x, packed_rows, out); break;
-      case 5: dot_rows<T, MAX_ROWS < 5 ? 1 : 5>(strip, columns, x, packed_rows, out); break;
-      case 6: dot_rows<T, MAX_ROWS < 6 ? 1 : 6>(strip, columns, x, packed_rows, out); break;
-      case 7: dot_rows<T, MAX_ROWS < 7 ? 1 : 7>(strip, columns, x, packed_rows, out); break;
-      case 8: dot_rows<T, MAX_ROWS < 8 ? 1 : 8>(strip, columns, x, packed_rows, out); break;
-      default: dot_rows<T, MAX_ROWS>(strip, columns, x, packed_rows, out);
+      case 1: dot_rows<T, 1>(strip, columns, book, x, packed_rows, out); break;
+      case 2: dot_rows<T, 2>(strip, columns, book, x, packed_rows, out); break;
+      case 3: dot_rows<T, 3>(strip, columns, book, x, packed_rows, out); break;
+      case 4: dot_rows<T, 4>(strip, columns, book, x, packed_rows, out); break;
+      case 5: dot_rows<T, MAX_ROWS < 5 ? 1 : 5>(strip, columns, book, x, packed_rows, out); break;
+      case 6: dot_rows<T, MAX_ROWS < 6 ? 1 : 6>(strip, columns, book, x, packed_rows, out); break;
+      case 7: dot_rows<T, MAX_ROWS < 7 ? 1 : 7>(strip, columns, book, x, packed_rows, out); break;
+      case 8: dot_rows<T, MAX_ROWS < 8 ? 1 : 8>(strip, columns, book, x, packed_rows, out); break;
+      default: dot_rows<T, MAX_ROWS>(strip, columns, book, x, packed_rows, out);
     }
     x += now, out += now * STRIP, rows -= now;
   }
@@ -79,8 +80,8 @@ static void strip_product(const LinearCall& call, const Segment& segment, int st
   const QuantBlock* packed = call.packed + (int64_t)first * (columns / BLOCK);
   const float* floats = (call.floats ? call.floats : call.x) + (int64_t)first * columns;
   switch (segment.format) {
-#define TILED(name, T) \
-  case Format::name: return strip_rows<T>(tiles, columns, packed, count, count, out);
+#define TILED(name, C, T, book) \
+  case Format::name: return strip_rows<T>(tiles, columns, book, packed, count, count, out);
     TILED_FORMATS(TILED)
 #undef TILED
     case Format::f32: return strip_rows_plain<Plain::f32>(tiles, columns, floats, count, out);

@@ -47,11 +47,26 @@ INLINE void join_1bit(const uint8_t* plane, int part, I w[8]) {
   w[7] |= field<7, at, 1>(line);
 }
 
+// Of each byte, a place in a table of 16, the byte there.
+INLINE I look_up(I places, const int8_t* table) {
+#if defined(__AVX512BW__)
+  return (I)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), (__m512i)places);
+#elif defined(__AVX2__)
+  return (I)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table)), (__m256i)places);
+#elif defined(__ARM_NEON)
+  return vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s32(places)));
+#else
+  int8_t bytes[4 * W];
+  store(bytes, places);
+  for (int i = 0; i < 4 * W; i++) bytes[i] = table[bytes[i] & 15];
+  return load<I>(bytes);
+#endif
+}
+
 template <class T>
-INLINE void read_codes(const uint8_t* planes, int part, I w[8]) {
+INLINE void read_codes(const uint8_t* planes, int part, const Codebook* book, I w[8]) {
   if constexpr (T::bits == 8) {
-    UNROLL for (int c = 0; c < 8; c++)
-      w[c] = code_line(planes, c, part) ^ all(int32_t(SIGNED_BIAS * 0x01010101u));
+    UNROLL for (int c = 0; c < 8; c++) w[c] = code_line(planes, c, part);
   } else if constexpr (T::bits == 2 || T::bits == 3) {
     read_2bit<0, false>(planes, part, w);
     if constexpr (T::bits == 3) join_1bit<2>(planes + 128, part, w);
@@ -60,6 +75,8 @@ INLINE void read_codes(const uint8_t* planes, int part, I w[8]) {
     if constexpr (T::bits == 5) join_1bit<4>(planes + 256, part, w);
     if constexpr (T::bits == 6) read_2bit<4, true>(planes + 256, part, w);
   }
+  if constexpr (T::has_book) UNROLL for (int c = 0; c < 8; c++) w[c] = look_up(w[c], book->values);
+  if constexpr (T::is_signed) UNROLL for (int c = 0; c < 8; c++) w[c] ^= all(int32_t(SIGNED_BIAS * 0x01010101u));
 }
 
 template <class T>
@@ -69,13 +86,15 @@ struct Scales {
 
 // `halves` points to the float16 scales that count for the tile, which lie in it or before its run.
 template <class T>
-INLINE Scales<T> read_scales(const uint8_t* halves, const uint8_t* tile, int part) {
+INLINE Scales<T> read_scales(const uint8_t* halves, const uint8_t* tile, int part, const Codebook* book) {
   Scales<T> read;
   const uint16_t* d = (const uint16_t*)halves + part * W;
   const int8_t* sub = (const int8_t*)tile + part * W;
   UNROLL for (int g = 0; g < T::groups; g++) {
-    read.scale[g] = load_half(d);
+    const uint16_t* own = T::is_super ? d : d + STRIP * g;
+    read.scale[g] = T::kind == ScaleKind::bf16 ? load_bf16(own) : load_half(own);
     if constexpr (T::is_super) read.scale[g] *= load_bytes(sub + 16 * g);
+    if constexpr (T::has_book) read.scale[g] *= all(book->factor);
     if constexpr (T::has_offset) {
       read.offset[g] = load_half(d + 16);
       if constexpr (T::is_super) read.offset[g] = -(read.offset[g] * load_bytes(sub + 16 * (T::groups + g)));
