@@ -56,7 +56,7 @@ class Database:
                     raise NotSaved(f"the chat could not be saved: {error}") from None
                 raise
 
-    def _insert(self, table: str, **values: Any) -> int:
+    def insert(self, table: str, **values: Any) -> int:
         """Adds a row. Returns its id."""
         marks = ", ".join("?" for _ in values)
         with self.write() as run:

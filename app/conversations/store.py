@@ -65,7 +65,7 @@ class Conversations(db.Database):
         """A new conversation without messages. Its title is its first message's, until it is given one."""
         values = {"title": db.one_line(title), "model": model, "system": system, "preset": preset}
         now = time.time()
-        return self.conversation(self._insert("conversations", **values, owner=self._owner, created=now, updated=now))
+        return self.conversation(self.insert("conversations", **values, owner=self._owner, created=now, updated=now))
 
     def conversation(self, conversation: int) -> Conversation:
         rows = self.rows(f"SELECT {db.CONVERSATION} FROM conversations WHERE id = ? AND deleted IS NULL", conversation)
@@ -148,7 +148,7 @@ class Conversations(db.Database):
         values = {"conversation": conversation, "parent": parent, "role": role, "state": state, "model": model}
         with self.write() as run:
             try:
-                added = self._insert(
+                added = self.insert(
                     "messages",
                     **values,
                     text=text,
