@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgeinfer.cache.codecs.base import KVCodec
+from edgeinfer.cache.codecs.compared import COMPARED
 from edgeinfer.cache.codecs.uniform import Uniform
 from edgeinfer.errors import BadRequest
 
@@ -59,8 +60,15 @@ def _uniform(keys: int, values: int) -> KVFormat:
 
 
 _OURS = ((8, 8), (8, 4), (6, 4), (5, 4), (4, 4), (4, 3), (3, 3))
-FORMATS: Mapping[str, KVFormat] = {form.name: form for form in (EXACT, *(_uniform(*widths) for widths in _OURS))}
-"""By name; from the one that is largest and closest to the original to the smallest."""
+FORMATS: Mapping[str, KVFormat] = {
+    form.name: form
+    for form in (
+        EXACT,
+        *(_uniform(*widths) for widths in _OURS),
+        *(KVFormat(name, *codecs) for name, codecs in COMPARED.items()),
+    )
+}
+"""By name: our own, from the one that is largest and closest to the original to the smallest, then those of others."""
 
 
 @dataclass(frozen=True, slots=True)
