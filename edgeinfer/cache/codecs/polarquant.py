@@ -61,7 +61,8 @@ class PolarQuant:
             halves: Floats = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
             radii = (radii[..., None] * halves).reshape(len(stored), -1)
             start = stop
-        return np.matmul(radii, rotation(head, _SEED), dtype=np.float32)
+        decoded: Floats = np.matmul(radii, rotation(head, _SEED), dtype=np.float32)
+        return decoded
 
 
 def _blocks(head: int) -> tuple[int, int]:
