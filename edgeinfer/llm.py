@@ -16,9 +16,9 @@ from typing import Any, Self, TypeAlias
 
 from typing_extensions import TypeIs
 
-from edgeinfer.backends import Choice, choose
+from edgeinfer.backends import Choice, choose, open_draft
 from edgeinfer.backends.base import ModelInfo
-from edgeinfer.errors import BadRequest
+from edgeinfer.errors import BadRequest, UnsupportedModel
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation import structured
 from edgeinfer.generation.context import checked_overflow, fit_messages, fit_tokens
@@ -31,10 +31,10 @@ from edgeinfer.hub.sources import Progress, resolve
 from edgeinfer.loading import fit
 from edgeinfer.loading.fit import Needs
 from edgeinfer.settings import load_settings
-from edgeinfer.speculation.speculation import shared_by
+from edgeinfer.speculation.sources import shared_by
 from edgeinfer.tokenizer.template import ChatTemplate, lookalike_warning
 from edgeinfer.tokenizer.vocabulary import Tokenizer
-from edgeinfer.types import Event, Message, Reply, ReplyBuilder, SamplingParams
+from edgeinfer.types import AUTO, DRAFTERS, OFF, Event, Message, Reply, ReplyBuilder, SamplingParams
 
 _MOST_THREADS = 512  # GGML_MAX_N_THREADS; beyond what a system gives, OpenMP ends the process
 
@@ -50,6 +50,7 @@ def load(
     threads: int | None = None,
     template: str = "",
     isolate: bool = False,
+    draft_model: str | os.PathLike[str] = "",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> LLM:
     """Loads a model and returns it, ready to answer.
@@ -60,6 +61,7 @@ def load(
     that the file holds beside its own, ``chatml`` or ``raw``. Empty values come from the user's settings.
     isolate: run the model in a process of its own. One that is killed, aborts, hangs or runs out of memory then costs
     the replies it was making, which raise EngineCrashed within ten seconds; the next request starts another.
+    draft_model: a second, smaller model with the same vocabulary, whose guesses this one verifies where that pays.
 
     Raises ModelNotFound, CorruptFile, UnsupportedModel, BackendUnavailable, MemoryLimit, NetworkFailed.
     """
@@ -71,12 +73,31 @@ def load(
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
         chat_template = ChatTemplate.from_gguf(gguf.metadata, gguf.path, template)
     context, threads = context or settings.context, threads or settings.threads
+    draft: tuple[str, ...] = ()
+    if draft_model:
+        draft = _checked_draft(_name(draft_model), backend or settings.backend, tokenizer, files.name, on_progress)
     engine: Engine | IsolatedEngine
     if isolate:
-        engine = IsolatedEngine([str(files.path), choice.name, str(context), str(threads)])
+        engine = IsolatedEngine([str(files.path), choice.name, str(context), str(threads), *draft])
     else:
-        engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer, shared_by(settings))
+        speculate = shared_by(settings, open_draft(threads, *draft) if draft else None)
+        engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer, speculate)
     return LLM(files.name, choice, engine, tokenizer, chat_template)
+
+
+def _checked_draft(
+    model: str, backend: str, tokenizer: Tokenizer, name: str, on_progress: Callable[[Progress], None] | None
+) -> tuple[str, str]:
+    """The path of a second model, and its backend. Raises UnsupportedModel where it speaks of other tokens."""
+    files = resolve(model, load_settings(), on_progress=on_progress)
+    with open_gguf(files.path) as gguf:
+        choice = choose(gguf, backend)
+        other = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
+    if difference := tokenizer.difference(other):
+        raise UnsupportedModel(
+            f"{files.name} cannot draft for {name}: {difference}; take a smaller model of the same family", files.path
+        )
+    return str(files.path), choice.name
 
 
 def load_tokenizer(model: str, on_progress: Callable[[Progress], None] | None = None) -> Tokenizer:
@@ -163,10 +184,11 @@ class LLM:
         Options are the fields of SamplingParams by name, or a whole ``params=SamplingParams(...)``; further
         ``overflow="refuse"`` (the default: ContextLimit when the prompt does not fit) or ``"drop-oldest"`` (drops the
         oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``speculation="auto"`` (the default:
-        tokens are drafted where that is faster, which never changes the text) or ``False``, ``tools=[...]`` and
-        ``template_options={...}`` for the chat template; and one of ``schema=`` (a JSON schema or a pydantic class),
-        ``regex=``, ``choices=[...]`` or ``grammar=`` (Lark), to which the answer then keeps. What cannot be kept to is
-        a BadRequest; an answer cut by ``max_tokens`` ends with ``length`` and is not mended.
+        tokens are drafted where that is faster, which never changes the text), ``False``, or one drafter of
+        ``info.drafters`` by name, ``tools=[...]`` and ``template_options={...}`` for the template; and one of
+        ``schema=`` (a JSON schema or a pydantic class), ``regex=``, ``choices=[...]`` or ``grammar=`` (Lark), to which
+        the answer then keeps. What cannot be kept to is a BadRequest; an answer cut by ``max_tokens`` ends with
+        ``length`` and is not mended.
         """
         return self._engine.submit(self._request(prompt, options))
 
@@ -310,10 +332,14 @@ def check_options(options: Mapping[str, Any]) -> None:
     _params({name: value for name, value in options.items() if name not in others})
 
 
-def _checked_speculation(value: object) -> bool:
-    if value is False or value == "auto":
-        return value == "auto"
-    raise BadRequest(f"speculation={value!r:.40}: expected 'auto' or False", "speculation")
+def _checked_speculation(value: object) -> str:
+    if value is False:
+        return OFF
+    if isinstance(value, str) and value in (AUTO, OFF, *DRAFTERS):
+        return value
+    raise BadRequest(
+        f"speculation={value!r:.40}: expected 'auto', False, or one of {', '.join(DRAFTERS)}", "speculation"
+    )
 
 
 def _params(options: dict[str, Any]) -> SamplingParams:

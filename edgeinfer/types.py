@@ -168,6 +168,29 @@ class Timings:
     decode_rate: float = 0.0  # tokens after the first / time after the first
 
 
+AUTO, OFF = "auto", "off"
+DRAFTERS = {
+    "suffix": "copies from this text and earlier answers",
+    "structured": "follows the grammar that the answer keeps to",
+    "mtp": "the model's own heads for further tokens",
+    "diffusion": "the same weights, a block at a time",
+    "draft_model": "a second, smaller model",
+    "draft_model_sampled": "the same, drawing: accepted more often, and a seed gives another text than without it",
+    "layer_skip": "the model's own first layers",
+}
+"""Every drafter there is; which of them a loaded model has, ``ModelInfo.drafters`` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterReport:
+    """What one drafter did for one request."""
+
+    name: str
+    drafted: int = 0  # tokens that were verified
+    accepted: int = 0
+    why: str = ""  # why no more was drafted; empty where nothing held it back
+
+
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """What drafting did for one request; ``Usage`` counts the drafted tokens. Tokens a step are tokens / steps."""
@@ -176,6 +199,7 @@ class Speculation:
     tokens: int = 0  # that came of them
     speedup: float = 1.0  # against plain decoding, from plain steps measured in the same process
     why: str = "off"  # why no more was drafted; empty where nothing held it back
+    drafters: tuple[DrafterReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

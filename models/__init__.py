@@ -5,6 +5,7 @@ To add an architecture, add ``models/<name>.py`` with a class ``Model``:
     class Model:
         wide: ClassVar[bool]            activations may leave the range of float16 (65,504)
         kv_shapes: list[KVShape]        what each layer remembers of a token
+        blocks: list[Block]             the layers, called one after the other; a draft may stop early
 
         def __init__(self, config: Config, tensors: Tensors) -> None:
             ...                         reads its settings, asks for its tensors by the names of the file

@@ -6,6 +6,7 @@ runs the file, or where an NVIDIA GPU makes it worth asking.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,11 @@ class Choice:
         from edgeinfer.backends.llama_cpp import LlamaCppBackend
 
         return LlamaCppBackend.load(path, context, threads)
+
+
+def open_draft(threads: int, path: str, backend: str) -> Callable[[], Backend]:
+    """Loads a model that drafts for another one; its context is its own to choose."""
+    return lambda: Choice(backend, "").load(Path(path), 0, threads)
 
 
 def choose(gguf: GGUFFile, wanted: str = "auto") -> Choice:

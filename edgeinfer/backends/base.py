@@ -33,6 +33,7 @@ class ModelInfo:
     weight_bytes: int  # in memory
     kv_bytes_per_token: int
     lazy: bool = False  # logits and tokens may stay on the device: decoding can be pipelined
+    drafters: tuple[str, ...] = ()  # that a request may name; the engine's, as they hang on more than the model
 
 
 class SequenceState(Protocol):

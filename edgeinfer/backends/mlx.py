@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,7 @@ class MLXBackend:
     """The engine of this package. Use it from one thread: MLX's streams belong to the thread that made them."""
 
     def __init__(self, loaded: Loaded, threads: int = 0) -> None:
+        self._loaded = loaded
         self._model = loaded.model
         self._file = loaded.file
         self._running: WeakSet[MLXSequence] = WeakSet()
@@ -97,6 +100,17 @@ class MLXBackend:
     def load(cls, path: Path, context: int = 0, threads: int = 0) -> MLXBackend:
         """Reads a GGUF file. ``context`` 0 lets model and memory decide; ``threads`` 0 takes the physical cores."""
         return cls(load(path, context), threads)
+
+    @property
+    def layers(self) -> int:
+        return len(self._model.kv_shapes)
+
+    def shallow(self, layers: int) -> MLXBackend:
+        """The first ``layers`` layers with this model's own head, as a backend beside this one. It shares the weights,
+        and the file stays with this one."""
+        model = copy(self._model)
+        model.kv_shapes, model.blocks = model.kv_shapes[:layers], model.blocks[:layers]
+        return MLXBackend(replace(self._loaded, model=model, file=None), self._threads)
 
     def open(self, tokens: Sequence[int] = ()) -> MLXSequence:
         self.check_running()
@@ -159,7 +173,7 @@ class MLXBackend:
             self._file.close()
         for sequence in list(self._running):
             sequence.cached = CachedSequence.empty(())
-        del self._model
+        del self._model, self._loaded
         mx.clear_cache()
         hand_back_memory()
 

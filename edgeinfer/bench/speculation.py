@@ -15,8 +15,8 @@ from edgeinfer.bench.statistics import Spread, ratio
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation.engine import Engine
 from edgeinfer.generation.request import Request
-from edgeinfer.speculation.drafter import Drafter
-from edgeinfer.speculation.speculation import Shared
+from edgeinfer.speculation.drafter import Drafter, Text
+from edgeinfer.speculation.speculation import Shared, Source
 from edgeinfer.speculation.suffix import SuffixDrafter
 from edgeinfer.speculation.survival import Survival
 from edgeinfer.tokenizer.vocabulary import Tokenizer
@@ -129,8 +129,8 @@ class _Session:
         self._folder = folder
         self._drafter = DRAFTERS[0]
 
-    def share(self, info: Any) -> Shared:
-        self._shared = Shared(info, self._folder, make_drafters=self._make)
+    def share(self, backend: Backend) -> Shared:
+        self._shared = Shared(backend.info, self._folder, more={"suffix": Source(self._make)})
         return self._shared
 
     def curve(self, backend: Backend, rounds: int) -> dict[int, Spread]:
@@ -159,7 +159,9 @@ class _Session:
         for number in range(rounds):
             for name in rates:
                 self._drafter = name
-                *events, finished = engine.submit(Request(prompt, params, speculation=name != PLAIN))
+                *events, finished = engine.submit(
+                    Request(prompt, params, speculation=PLAIN if name == PLAIN else "suffix")
+                )
                 assert isinstance(finished, Finished)
                 rates[name][number], last[name] = finished.timings.decode_rate, finished
                 texts[name].add(tuple(token for event in events for token in getattr(event, "ids", ())))
@@ -173,6 +175,6 @@ class _Session:
             outcomes.append(Outcome(task, name, speedup, per_step, usage.drafted, usage.accepted, same, told.why))
         return outcomes
 
-    def _make(self, prompt: Sequence[int], temperature: float) -> Sequence[Drafter]:
+    def _make(self, text: Text) -> Drafter:
         store = self._shared.store.snapshot() if self._drafter == DRAFTERS[1] else None
-        return [SuffixDrafter(prompt, Survival.prior(), store)]
+        return SuffixDrafter(text.prompt, Survival.prior(), store)

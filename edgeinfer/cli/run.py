@@ -20,7 +20,19 @@ from edgeinfer.cli.tables import facts, width
 from edgeinfer.cli.terminal import checked_text, note, read_text
 from edgeinfer.errors import BadRequest
 from edgeinfer.sanitize import sanitize
-from edgeinfer.types import Event, Finished, Message, ReasoningDelta, Reply, ReplyBuilder, SamplingParams, TextDelta
+from edgeinfer.types import (
+    AUTO,
+    DRAFTERS,
+    OFF,
+    Event,
+    Finished,
+    Message,
+    ReasoningDelta,
+    Reply,
+    ReplyBuilder,
+    SamplingParams,
+    TextDelta,
+)
 from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
@@ -46,10 +58,12 @@ if TYPE_CHECKING:
 @click.option("--regex", default="", help="A regular expression that the answer keeps to.")
 @click.option(
     "--speculation",
-    type=click.Choice(["auto", "off"]),
-    default="auto",
+    type=click.Choice([AUTO, OFF, *DRAFTERS]),
+    metavar="auto|off|NAME",
+    default=AUTO,
     help="Draft tokens where that is faster; the text is the same. Default: auto.",
 )
+@click.option("--draft-model", default="", metavar="MODEL", help="A second, smaller model that drafts for MODEL.")
 @model_options
 @sampling_options
 def command(
@@ -64,6 +78,7 @@ def command(
     schema: str,
     regex: str,
     speculation: str,
+    draft_model: str,
     model: str,
     backend: str | None,
     context: int,
@@ -88,14 +103,14 @@ def command(
             context=context,
             threads=threads,
             template=template,
+            draft_model=draft_model,
             on_progress=on_progress,
         ) as llm,
     ):
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
-        drafts = "auto" if speculation == "auto" else False
         stream = llm.stream(
-            text if raw else messages, params=params, overflow=overflow, speculation=drafts, **structure
+            text if raw else messages, params=params, overflow=overflow, speculation=speculation, **structure
         )
         printer = None if as_json else _Printer()
         reply, interrupted = _follow(stream, printer)
@@ -226,6 +241,14 @@ def _drafts(reply: Reply) -> str:
     return ", ".join([*parts, told.why] if told.why else parts)
 
 
+def _by_drafter(reply: Reply) -> list[tuple[str, str]]:
+    """What each drafter did, where there was more than one that had anything to say."""
+    told = [each for each in reply.speculation.drafters if each.drafted or len(reply.speculation.drafters) > 1]
+    return [
+        (each.name, ", ".join(filter(None, (f"{each.accepted} of {each.drafted} accepted", each.why)))) for each in told
+    ]
+
+
 def _statistics(llm: LLM, reply: Reply) -> str:
     info, usage, timings = llm.info, reply.usage, reply.timings
     rows = (
@@ -234,6 +257,7 @@ def _statistics(llm: LLM, reply: Reply) -> str:
         ("prompt", f"{usage.prompt} tokens, {usage.cached} reused, {timings.prefill_rate:.1f} tokens/s"),
         ("answer", f"{usage.completion} tokens{_ENDINGS[reply.finish_reason]}, {timings.decode_rate:.1f} tokens/s"),
         ("drafts", _drafts(reply)),
+        *((f"  {name}", told) for name, told in _by_drafter(reply)),
         ("time", f"first token after {timings.first_token:.2f} s, {timings.total:.2f} s in all"),
         ("memory", f"{human_bytes(llm.memory_in_use())}, of it weights {human_bytes(info.weight_bytes)}"),
         ("context", f"{usage.prompt + usage.completion:,} of {info.context:,} tokens"),

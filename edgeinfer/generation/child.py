@@ -15,14 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends import Choice
-from edgeinfer.backends.base import Backend, ModelInfo
+from edgeinfer.backends import Choice, open_draft
+from edgeinfer.backends.base import Backend
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation.engine import Engine
 from edgeinfer.generation.heartbeat import Output, Pulse
 from edgeinfer.generation.wire import pack_error, pack_event, pack_info, unpack_request
 from edgeinfer.settings import load_settings
-from edgeinfer.speculation.speculation import Shared, shared_by
+from edgeinfer.speculation.sources import shared_by
+from edgeinfer.speculation.speculation import Shared
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Event, Finished
 
@@ -49,12 +50,13 @@ class RemoteOutlet:
         self._output.send({"id": self._number, "error": pack_error(error)})
 
 
-def main(output: Output, pulse: Pulse, path: str, backend: str, context: str, threads: str) -> None:
-    """Serves the model of a GGUF file."""
+def main(output: Output, pulse: Pulse, path: str, backend: str, context: str, threads: str, *draft: str) -> None:
+    """Serves the model of a GGUF file. ``draft``: path and backend of a second model, where there is one."""
     file = Path(path)
     with open_gguf(file) as gguf:
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
-    choice, speculate = Choice(backend, ""), shared_by(load_settings())
+    choice = Choice(backend, "")
+    speculate = shared_by(load_settings(), open_draft(int(threads), *draft) if draft else None)
     serve(lambda: choice.load(file, int(context), int(threads)), tokenizer, output, pulse, speculate)
 
 
@@ -63,7 +65,7 @@ def serve(
     tokenizer: Tokenizer,
     output: Output,
     pulse: Pulse,
-    speculate: Callable[[ModelInfo], Shared] | None = None,
+    speculate: Callable[[Backend], Shared] | None = None,
 ) -> None:
     """Serves until stdin ends."""
     try:

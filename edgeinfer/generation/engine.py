@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
@@ -50,7 +51,7 @@ class Engine:
         self,
         open_backend: Callable[[], Backend],
         tokenizer: Tokenizer,
-        speculate: Callable[[ModelInfo], Shared] | None = None,
+        speculate: Callable[[Backend], Shared] | None = None,
         pulse: Pulse | None = None,
     ) -> None:
         self._commands: SimpleQueue[Command] = SimpleQueue()
@@ -149,20 +150,21 @@ def _serve(
     commands: SimpleQueue[Command],
     open_backend: Callable[[], Backend],
     tokenizer: Tokenizer,
-    speculate: Callable[[ModelInfo], Shared] | None,
+    speculate: Callable[[Backend], Shared] | None,
     opened: Future[ModelInfo],
     pulse: Pulse,
 ) -> None:
     """The engine's thread. It knows nothing of the Engine, so that dropping that one ends it."""
     try:
         backend = open_backend()
-        scheduler = Scheduler(backend, tokenizer, speculation=speculate(backend.info) if speculate else None)
+        shared = speculate(backend) if speculate else None
+        scheduler = Scheduler(backend, tokenizer, speculation=shared)
     except BaseException as error:  # raised again by the constructor
         opened.set_exception(error)
         return
     pulse.working = False
-    opened.set_result(scheduler.backend.info)
-    del opened, open_backend, backend
+    opened.set_result(replace(backend.info, drafters=tuple(shared.sources) if shared else ()))
+    del opened, open_backend, backend, shared, speculate
     try:
         while _obey(scheduler, commands, pulse):
             pass

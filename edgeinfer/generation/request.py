@@ -11,7 +11,7 @@ from edgeinfer.backends.base import ModelInfo
 from edgeinfer.errors import BadRequest
 from edgeinfer.generation.context import fit_tokens
 from edgeinfer.generation.reasoning import Reasoning
-from edgeinfer.types import SamplingParams
+from edgeinfer.types import AUTO, OFF, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Request:
     reasoning: Reasoning | None = None  # None: all is text
     warnings: Sequence[str] = ()  # passed on to Finished
     grammar: str = ""  # what the answer keeps to, as ``structured.compiled`` gives it
-    speculation: bool = True  # tokens may be drafted; the text is the same either way
+    speculation: str = AUTO  # who drafts: "auto", "off", or a drafter by name
 
     def check(self, info: ModelInfo) -> None:
         """Raises BadRequest for what the model cannot do, ContextLimit for a prompt that does not fit."""
@@ -35,6 +35,11 @@ class Request:
         _check_ids(ids, info.vocab_size, "prompt")
         if self.params.logit_bias:
             _check_ids(np.asarray(list(self.params.logit_bias)), info.vocab_size, "logit_bias")
+        if self.speculation not in (AUTO, OFF, *info.drafters):
+            raise BadRequest(
+                f"speculation={self.speculation!r}: this model has {', '.join(info.drafters) or 'no drafters'}",
+                "speculation",
+            )
         fit_tokens(self.ids, info.context, self.params.max_tokens, None, "refuse")
 
 

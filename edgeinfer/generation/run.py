@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgeinfer.backends.base import Backend, Chunk, ModelInfo
+from edgeinfer.backends.rows import on_host
 from edgeinfer.generation.output import Writer
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.sampler import Choice, Sampler, not_finite
-from edgeinfer.generation.verify import on_host, verified
+from edgeinfer.generation.verify import verified
 from edgeinfer.speculation.pilot import Pilot
 from edgeinfer.types import Event, Finished, FinishReason, Speculation, Timings, TokenLogprob, Usage
 
@@ -84,6 +85,11 @@ class Run:
             self._xp = mlx.core
         self._state = backend.open(self.request.ids)
         self._fed = self._cached = self._state.length
+
+    @property
+    def state(self) -> Any:
+        """The sequence; None before it is open."""
+        return self._state
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -222,7 +228,9 @@ class Run:
         assert self._sampler is not None
         accepted = 0
         reason = None
-        for place, choice in enumerate(verified(self._sampler, self._xp, logits, draft, self._history)):
+        proposals = self.pilot.proposals if self.pilot is not None else ()
+        choices = verified(self._sampler, self._xp, logits, draft, self._history, proposals)
+        for place, choice in enumerate(choices):
             reason = self._take(choice)
             accepted += place < len(draft) and choice.id == draft[place]
             if reason:

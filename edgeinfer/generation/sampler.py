@@ -14,7 +14,9 @@ import numpy.typing as npt
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.generation import sampling
 from edgeinfer.generation.penalties import Breakers, bias_row, dry, penalize, penalizes
+from edgeinfer.generation.sampling import Purpose, uniform
 from edgeinfer.generation.structured import Constraint
+from edgeinfer.speculation.drafter import Proposal
 from edgeinfer.types import SamplingParams
 
 
@@ -83,12 +85,21 @@ class Sampler:
         rows = rows + xp.array(self._bias)
         return xp.where(xp.isfinite(xp.max(rows, axis=-1)), xp.argmax(rows, axis=-1).astype(xp.int32), -1)
 
-    def on_host(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> Choice:
-        """The token that follows ``history``, from (V,) logits. Raises where they are not finite."""
+    def on_host(
+        self, row: npt.NDArray[np.float32], history: Sequence[int], drawn: tuple[int, Proposal] | None = None
+    ) -> Choice:
+        """The token that follows ``history``, from (V,) logits. Raises where they are not finite.
+
+        ``drawn``: a drafted token and the distribution that it was drawn from; it is taken as often as it can be.
+        """
         position = len(history)
         if not np.isfinite(row.max()):
             raise not_finite(position)
-        token = self._sample(self._penalized(row, history), position)
+        logits = self._penalized(row, history)
+        if drawn is None or self.params.mirostat or self.params.greedy:
+            token = self._sample(logits, position)
+        else:
+            token = self._accepted_or_other(logits, position, *drawn)
         if self._constraint is not None:
             self._constraint.take(token)
         if self.params.logprobs is None:
@@ -110,12 +121,52 @@ class Sampler:
                 raise EdgeInferError(f"no token may come at place {len(history)}: grammar and logit_bias exclude each")
         return logits
 
+    def _accepted_or_other(self, logits: npt.NDArray[np.float32], position: int, token: int, proposal: Proposal) -> int:
+        """The drafted token with chance min(1, p / q), else one from what p has more of than q (Leviathan et al., 2023,
+        algorithm 1)."""
+        chances = sampling.distribution(logits, self.params, self.seed, position)
+        if uniform(self.seed, position, Purpose.ACCEPT) * proposal[token] < chances[token]:
+            return token
+        rest = np.maximum(chances - proposal, 0)
+        order = np.argsort(-rest)
+        if not rest[order[0]]:  # the two differ by rounding alone
+            return self._sample(logits, position)
+        with np.errstate(divide="ignore"):
+            best = np.log(rest[order])
+        return int(order[sampling.draw(np, best, uniform(self.seed, position, Purpose.RESIDUAL))])
+
     def _sample(self, logits: npt.NDArray[np.float32], position: int) -> int:
         if not self.params.mirostat or self.params.greedy:
             return int(sampling.choose(np, logits, self.params, self.seed, position)[0])
         token, surprise = sampling.mirostat(np, logits, self.params, self.seed, position, self._mirostat_limit)
         self._mirostat_limit -= self.params.mirostat_eta * (float(surprise) - self.params.mirostat_tau)
         return int(token)
+
+
+class Guesser:
+    """Chooses for a drafter as ``sampler`` would, but for what that one knows of the text."""
+
+    def __init__(self, sampler: Sampler, vocab_size: int) -> None:
+        self._params, self._seed = sampler.params, sampler.seed
+        self._vocab_size = vocab_size
+
+    def point(self, row: npt.NDArray[np.float32], position: int) -> tuple[int, float]:
+        """See ``Chooser``: the sampler's own random number, so that two models that agree choose alike."""
+        row = row[: self._vocab_size]
+        if self._params.greedy:
+            token = int(row.argmax())
+            return token, float(1 / np.exp(row - row[token]).sum())
+        best, ids = sampling.candidates(np, row, self._params, self._seed, position)
+        place = int(sampling.draw(np, best, uniform(self._seed, position)))
+        return int(ids[place]), float(sampling.softmax(np, best)[place])
+
+    def drawn(self, row: npt.NDArray[np.float32], position: int) -> tuple[int, Proposal]:
+        """See ``Chooser``: the distribution is (V,) of this model, whatever the drafter's own V."""
+        row = row[: self._vocab_size]
+        best, ids = sampling.candidates(np, row, self._params, self._seed, position)
+        proposal = np.zeros(self._vocab_size, np.float32)
+        proposal[ids] = sampling.softmax(np, best)
+        return int(ids[sampling.draw(np, best, uniform(self._seed, position, Purpose.DRAFT))]), proposal
 
 
 def not_finite(position: int) -> EdgeInferError:

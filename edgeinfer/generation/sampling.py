@@ -12,6 +12,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from edgeinfer.types import SamplingParams
 
 Array: TypeAlias = Any
@@ -28,6 +30,9 @@ class Purpose(IntEnum):
 
     TOKEN = 0
     XTC = 1
+    DRAFT = 2
+    ACCEPT = 3
+    RESIDUAL = 4
 
 
 def uniform(seed: int, position: int, purpose: Purpose = Purpose.TOKEN) -> float:
@@ -149,6 +154,14 @@ def candidates(xp: Any, logits: Array, params: SamplingParams, seed: int, positi
     for apply in filters(params, seed, position):
         best = apply(xp, best)
     return best / params.temperature, ids
+
+
+def distribution(logits: Array, params: SamplingParams, seed: int, position: int) -> Array:
+    """What ``choose`` draws from: chances (V,) float32, of a row of logits in numpy."""
+    best, ids = candidates(np, logits, params, seed, position)
+    chances = np.zeros(logits.shape[0], np.float32)
+    chances[ids] = softmax(np, best)
+    return chances
 
 
 def choose(xp: Any, logits: Array, params: SamplingParams, seed: int, position: int) -> Array:

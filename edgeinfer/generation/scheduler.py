@@ -14,12 +14,14 @@ from edgeinfer.generation.output import Writer
 from edgeinfer.generation.penalties import Breakers, find_breakers
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet, Run
-from edgeinfer.generation.sampler import Sampler
+from edgeinfer.generation.sampler import Guesser, Sampler
 from edgeinfer.generation.structured import Constraint, Structure
+from edgeinfer.speculation.drafter import Text
 from edgeinfer.speculation.pilot import Pilot
-from edgeinfer.speculation.speculation import Candidate, Shared
+from edgeinfer.speculation.speculation import Shared
+from edgeinfer.speculation.step import Candidate
 from edgeinfer.tokenizer.detokenize import Detokenizer
-from edgeinfer.types import SamplingParams
+from edgeinfer.types import OFF, SamplingParams
 
 if TYPE_CHECKING:
     from edgeinfer.tokenizer.vocabulary import Tokenizer
@@ -135,8 +137,6 @@ class Scheduler:
                 constraint = self._constraint_for(run)
                 sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params), constraint)
                 writer = Writer(Detokenizer(self._tokenizer, continues=True), params.stop, run.request.reasoning)
-                if run.pilot is None:
-                    run.pilot = self._pilot(run.request)
                 try:
                     run.open(self.backend, sampler, writer)
                 except LimitExceeded:
@@ -144,6 +144,7 @@ class Scheduler:
                         raise
                     self._waiting.appendleft(run)
                     break
+                run.pilot = self._pilot(run, sampler, constraint)
                 self._open.append(run)
                 moving += 1
         self._waiting.extendleft(reversed(held))
@@ -154,10 +155,13 @@ class Scheduler:
         self._structure = self._structure or Structure(self._tokenizer)
         return self._structure.constraint(run.request.grammar, run.end_ids, self.backend.info.vocab_size)
 
-    def _pilot(self, request: Request) -> Pilot | None:
-        if self._speculation is None or not request.speculation:
+    def _pilot(self, run: Run, sampler: Sampler, constraint: Constraint | None) -> Pilot | None:
+        request = run.request
+        if self._speculation is None or request.speculation == OFF:
             return None
-        return self._speculation.pilot(request.ids, request.params.temperature)
+        guesser = Guesser(sampler, self.backend.info.vocab_size)
+        text = Text(request.ids, request.params.temperature, constraint, guesser, lambda: run.state)
+        return self._speculation.pilot(text, request.speculation)
 
     def _breakers_for(self, params: SamplingParams) -> Breakers | None:
         if params.dry_multiplier == 0:

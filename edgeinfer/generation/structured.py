@@ -62,17 +62,20 @@ class Structure:
     def __init__(self, vocabulary: Vocabulary) -> None:
         if not vocabulary.end_ids:
             raise BadRequest("the model names no token that ends an answer, which a grammar needs", "grammar")
+        self._vocabulary = vocabulary
         self._tokenizer = _library().LLTokenizer(_library().TokenizerWrapper(_Words(vocabulary)))
 
     def constraint(self, grammar: str, end_ids: Collection[int], vocab_size: int) -> Constraint:
         """One answer's way through a grammar that ``compiled`` made."""
-        return Constraint(_library().LLMatcher(self._tokenizer, grammar, log_level=0), end_ids, vocab_size)
+        matcher = _library().LLMatcher(self._tokenizer, grammar, log_level=0)
+        return Constraint(matcher, end_ids, vocab_size, self._vocabulary)
 
 
 class Constraint:
     """Which tokens may come next in one answer."""
 
-    def __init__(self, matcher: Any, end_ids: Collection[int], vocab_size: int) -> None:
+    def __init__(self, matcher: Any, end_ids: Collection[int], vocab_size: int, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
         self._matcher = matcher
         self._ends = list(end_ids)
         self._vocab_size = vocab_size
@@ -92,6 +95,23 @@ class Constraint:
         allowed[: len(known)] = known
         allowed[self._ends] = self._matcher.is_accepting()
         return np.where(allowed, logits, -np.inf).astype(np.float32)
+
+    def forced(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Tokens that must come next, and tokens that spell what must follow these in the usual way."""
+        if self.finished:
+            return (), ()
+        tokens: list[int] = self._matcher.compute_ff_tokens()
+        spelled: bytes = self._matcher.compute_ff_bytes()
+        rest = spelled[sum(len(self._vocabulary.token_bytes(token)) for token in tokens) :]
+        try:
+            return tokens, self._vocabulary.encode(rest.decode()) if rest else ()
+        except UnicodeDecodeError:  # it ends inside a character
+            return tokens, ()
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        """How many first ones of ``tokens`` may come next; an end token counts as none."""
+        inside = next((place for place, token in enumerate(tokens) if token in self._ends), len(tokens))
+        return int(self._matcher.validate_tokens([int(token) for token in tokens[:inside]])) if inside else 0
 
     def take(self, token: int) -> None:
         """Goes on with a token that was chosen among the allowed ones."""

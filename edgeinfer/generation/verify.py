@@ -3,6 +3,9 @@
 A draft has no weight of its own: each row is sampled as it would have been without one, with its own history and its
 own random number, and the next row counts only while the guess was right. So the text is the same with every drafter
 and none, under any sampler (Leviathan et al., 2023, for a proposal that is a point mass).
+
+Tokens that a drafter drew come with the distributions that they were drawn from. These are accepted more often, and the
+text keeps the model's distribution, but is another one than without drafts.
 """
 
 from __future__ import annotations
@@ -10,37 +13,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from edgeinfer.backends.rows import on_host
 from edgeinfer.generation.sampler import Choice, Sampler, not_finite
+from edgeinfer.speculation.drafter import Proposal
 
 
-def verified(sampler: Sampler, xp: Any, logits: Any, draft: Sequence[int], history: Sequence[int]) -> Iterator[Choice]:
+def verified(
+    sampler: Sampler,
+    xp: Any,
+    logits: Any,
+    draft: Sequence[int],
+    history: Sequence[int],
+    proposals: Sequence[Proposal] = (),
+) -> Iterator[Choice]:
     """The token that follows ``history``, and after each that equals the draft's the one that follows it.
 
     logits: (1 + len(draft), V). The caller appends each token to ``history`` before it asks for the next one.
     xp: ``mlx.core`` where plain decoding samples on the device; None where it does on the host.
     """
-    choices = _on_device(sampler, xp, logits, len(history)) if xp is not None else _on_host(sampler, logits, history)
+    if xp is None or proposals:
+        choices = _on_host(sampler, logits, history, list(zip(draft, proposals, strict=False)))
+    else:
+        choices = _on_device(sampler, xp, logits, len(history))
     for place, choice in enumerate(choices):
         yield choice
         if place == len(draft) or choice.id != draft[place]:
             return
 
 
-def on_host(row: Any) -> npt.NDArray[np.float32]:
-    """A row of logits, (V,), as numpy has it."""
-    if isinstance(row, np.ndarray):
-        return row.astype(np.float32, copy=False)
-    import mlx.core
-
-    return np.array(row.astype(mlx.core.float32))
-
-
-def _on_host(sampler: Sampler, logits: Any, history: Sequence[int]) -> Iterator[Choice]:
-    for row in logits:
-        yield sampler.on_host(on_host(row), history)
+def _on_host(
+    sampler: Sampler, logits: Any, history: Sequence[int], drawn: Sequence[tuple[int, Proposal]]
+) -> Iterator[Choice]:
+    for place, row in enumerate(logits):
+        yield sampler.on_host(on_host(row), history, drawn[place] if place < len(drawn) else None)
 
 
 def _on_device(sampler: Sampler, xp: Any, logits: Any, position: int) -> Iterator[Choice]:

@@ -13,6 +13,7 @@ from edgeinfer.errors import EdgeInferError, MemoryLimit
 from edgeinfer.generation.reasoning import Markers, Reasoning
 from edgeinfer.generation.request import Request
 from edgeinfer.types import (
+    DrafterReport,
     Event,
     Finished,
     ReasoningDelta,
@@ -65,7 +66,9 @@ def unpack_event(packed: dict[str, Any]) -> Event:
     kind = _EVENTS[packed.pop("kind")]
     if kind is Finished:
         packed["usage"], packed["timings"] = Usage(**packed["usage"]), Timings(**packed["timings"])
-        packed["speculation"] = Speculation(**packed["speculation"])
+        told = packed["speculation"]
+        told["drafters"] = tuple(DrafterReport(**each) for each in told["drafters"])
+        packed["speculation"] = Speculation(**told)
         packed["warnings"] = tuple(packed["warnings"])
     else:
         packed["ids"] = tuple(packed["ids"])
@@ -97,7 +100,7 @@ def pack_info(info: ModelInfo) -> dict[str, Any]:
 
 
 def unpack_info(packed: Mapping[str, Any]) -> ModelInfo:
-    return ModelInfo(**packed)
+    return ModelInfo(**{**packed, "drafters": tuple(packed["drafters"])})
 
 
 def _reasoning(packed: Mapping[str, Any]) -> Reasoning:

@@ -21,11 +21,19 @@ IGNORED = ("context_length", "rope.scaling.finetuned")
 """Settings that change nothing about the computation."""
 
 
+class Block(Protocol):
+    """One layer."""
+
+    def __call__(self, x: mx.array, batch: Batch) -> mx.array:
+        """(T, hidden) -> (T, hidden)."""
+
+
 class Model(Protocol):
     """What every ``models/*.py`` has; the contract is in ``models/__init__.py``."""
 
     wide: ClassVar[bool]
     kv_shapes: Sequence[KVShape]
+    blocks: Sequence[Block]
 
     def __init__(self, config: Config, tensors: Tensors) -> None: ...
 

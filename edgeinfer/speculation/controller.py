@@ -20,31 +20,53 @@ def admit(drafts: Sequence[Draft], sequences: int, ratios: Sequence[float], marg
     """How many tokens of each draft to verify in one step of ``sequences`` sequences, drafting or not.
 
     ``ratios``: the cost of a step by rows; that of a plain one is at ``sequences``. The best of all lengths is taken,
-    or none where it is not better than plain decoding by ``margin``.
+    or none where it is not better than plain decoding by ``margin``. A draft that is only forecast adds its price.
     """
     lengths = [0] * len(drafts)
     room = MOST_ROWS - sequences
     if room < 1:
         return lengths
     if len(drafts) == 1:
-        chances = drafts[0].survival
+        chances, prices = drafts[0].survival, drafts[0].prices
     else:
         ranked = [
             (chance, -place, index) for index, draft in enumerate(drafts) for place, chance in enumerate(draft.survival)
         ]
         ranked.sort(reverse=True)
         chances = [chance for chance, _, _ in ranked]
-    expected = float(sequences)
-    best, count = expected / ratios[sequences] * (1 + margin), 0
-    for rows, chance in enumerate(chances[:room], sequences + 1):
-        expected += chance
-        if expected > best * ratios[rows]:
-            best, count = expected / ratios[rows], rows - sequences
+        prices = ()
+        if any(draft.prices for draft in drafts):
+            prices = [drafts[index].prices[-place] if drafts[index].prices else 0.0 for _, place, index in ranked]
+    count = _best_count(chances[:room], prices, sequences, ratios, margin)
     if len(drafts) == 1:
         return [count]
     for _, _, index in ranked[:count]:
         lengths[index] += 1
     return lengths
+
+
+def _best_count(
+    chances: Sequence[float], prices: Sequence[float], sequences: int, ratios: Sequence[float], margin: float
+) -> int:
+    expected, price = float(sequences), 0.0
+    best, count = expected / ratios[sequences] * (1 + margin), 0
+    for rows, chance in enumerate(chances, sequences + 1):
+        expected += chance
+        if prices:
+            price += prices[rows - sequences - 1]
+        if expected > best * (ratios[rows] + price):
+            best, count = expected / (ratios[rows] + price), rows - sequences
+    return count
+
+
+def best_rate(draft: Draft, ratios: Sequence[float]) -> float:
+    """Tokens in the time of a plain step that a draft gives at its best length, alone in a step."""
+    expected, price, best = 1.0, 0.0, 0.0
+    for place, chance in enumerate(draft.survival[: MOST_ROWS - 1]):
+        expected += chance
+        price += draft.prices[place] if draft.prices else 0.0
+        best = max(best, expected / (ratios[place + 2] + price))
+    return best
 
 
 class Account:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Proposal: TypeAlias = npt.NDArray[np.float32]
+"""(V,): the chances that a drafted token was drawn with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that may come next, and for each the chance that it and all before it come: never rising."""
+    """Tokens that may come next, and for each the chance that it and all before it come: never rising.
+
+    ``proposals``: a distribution for each token, of a drafter that draws; without them each token is a point mass, and
+    the text is then the one that is made without drafts. ``prices``: what drafting each token would cost, in plain
+    steps, where that is not done yet.
+    """
 
     tokens: Sequence[int]
     survival: Sequence[float]
+    proposals: Sequence[Proposal] = ()
+    prices: Sequence[float] = ()
 
     @property
     def expected(self) -> float:
@@ -26,6 +39,10 @@ EMPTY = Draft((), ())
 class Drafter(Protocol):
     """Follows one text. It never touches the model's memory or the sampler, so it cannot change what is said."""
 
+    @property
+    def name(self) -> str:
+        """As a person asks for it."""
+
     def propose(self, limit: int) -> Draft:
         """How the text may go on: at most ``limit`` tokens, none where it has no idea."""
 
@@ -34,3 +51,63 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """The text has ended; what was learned from it may be kept."""
+
+
+class Computing(Drafter, Protocol):
+    """A drafter whose proposals take time worth counting. It is asked for one only where the forecast says it pays."""
+
+    def forecast(self, limit: int) -> Sequence[float]:
+        """The survival that a proposal of ``limit`` tokens would have."""
+
+    def learn(self, draft: Draft, accepted: int) -> None:
+        """Of a proposal that was verified so many tokens came true."""
+
+
+class Confidence(Protocol):
+    """Turns what a drafter feels about each of its tokens into the chance that it comes true.
+
+    The default is ``certainty.Learned``, which counts. A drafter that was trained with a confidence of its own, as
+    DSpark (DeepSeek, 2026) was, brings that in its place: nothing above a drafter sees the difference.
+    """
+
+    def forecast(self, limit: int) -> Sequence[float]:
+        """Before a draft is made: the survival of its tokens."""
+
+    def survival(self, certainty: Sequence[float]) -> Sequence[float]:
+        """Of a draft that is made; ``certainty``: the drafter's own probability of each token."""
+
+    def learn(self, certainty: Sequence[float], accepted: int) -> None:
+        """Of a draft that was verified, the first ``accepted`` tokens came true."""
+
+
+class Grammar(Protocol):
+    """What an answer keeps to."""
+
+    def forced(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Tokens that must come next, and tokens that spell what must follow these in the usual way."""
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        """How many first ones of ``tokens`` may come next."""
+
+
+class Chooser(Protocol):
+    """Chooses as the request's sampler would, from a row of logits (V,) of another model."""
+
+    def point(self, row: npt.NDArray[np.float32], position: int) -> tuple[int, float]:
+        """A token and its probability, with the random number of that position: the sampler's own choice where both
+        models agree."""
+
+    def drawn(self, row: npt.NDArray[np.float32], position: int) -> tuple[int, Proposal]:
+        """A token drawn by a random number of its own, and the distribution that it was drawn from."""
+
+
+@dataclass(slots=True)
+class Text:
+    """What a drafter is told of the text that it is to follow."""
+
+    prompt: Sequence[int]
+    temperature: float = 0.0
+    grammar: Grammar | None = None
+    chooser: Chooser | None = None
+    trunk: Callable[[], Any] = field(default=lambda: None)
+    """The model's own sequence, once it is open."""

@@ -6,23 +6,25 @@ import hashlib
 import json
 import logging
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from edgeinfer.backends.base import ModelInfo
-from edgeinfer.settings import Settings
-from edgeinfer.speculation.controller import admit
+from edgeinfer.speculation.certainty import Learned, Price
 from edgeinfer.speculation.costs import Costs
-from edgeinfer.speculation.drafter import Draft, Drafter
-from edgeinfer.speculation.pilot import Pilot
+from edgeinfer.speculation.drafter import Drafter, Text
+from edgeinfer.speculation.pilot import Pilot, Seat
+from edgeinfer.speculation.step import Candidate, Now, cost, settle_drafts
 from edgeinfer.speculation.store import OutputStore, replace_file
+from edgeinfer.speculation.structured import StructuredDrafter
 from edgeinfer.speculation.suffix import SuffixDrafter
 from edgeinfer.speculation.survival import Survival
+from edgeinfer.types import AUTO
 
-_FORMAT = 1
+_FORMAT = 2
 _FIRST_BUBBLE = 0.15  # plain steps that leaving the pipeline costs, before it was measured
 _PACE = 0.2
 _HICCUP = 1.5  # times the usual cost, beyond which a step was held up by something else
@@ -30,31 +32,36 @@ _WARM = 0.7  # the temperature up to which chances are counted together
 _PACKAGES = {"mlx": "mlx", "llama.cpp": "llama-cpp-python"}
 _log = logging.getLogger(__name__)
 
-MakeDrafters: TypeAlias = Callable[[Sequence[int], float], Sequence[Drafter]]
-"""(prompt, temperature) -> the drafters of a request."""
-
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A decoding request in a step: ``pipelined``: its last token is still being computed."""
+class Source:
+    """Where drafters of one name come from. ``price``: in plain steps, the first token of a draft and each more, of
+    those that compute. ``automatic``: at work when nobody asks for a drafter by name."""
 
-    pilot: Pilot | None
-    room: int  # tokens it may still make beyond the next one
-    pipelined: bool
+    make: Callable[[Text], Drafter | None]
+    price: tuple[float, float] | None = None
+    automatic: bool = True
+    close: Callable[[], object] = lambda: None
+    confidence: Mapping[bool, Learned] = field(default_factory=dict)
+    """What was learned of it, greedy or not; kept like costs."""
 
 
 class Shared:
-    """One for a loaded model. ``folder``: where measurements are kept; ``keep_outputs``: outputs too, on disk."""
+    """One for a loaded model. ``folder``: where measurements are kept; ``keep_outputs``: outputs too, on disk.
+
+    ``more``: drafters beside those that every model has, or in their place.
+    """
 
     def __init__(
         self,
         info: ModelInfo,
         folder: Path | None = None,
         keep_outputs: bool = False,
-        make_drafters: MakeDrafters | None = None,
+        more: Mapping[str, Source] | None = None,
     ) -> None:
         self._info = info
-        self._make = make_drafters or self._suffix
+        self.sources = {"suffix": Source(self._suffix), "structured": Source(_structured), **(more or {})}
+        self._prices = {name: Price(*source.price) for name, source in self.sources.items() if source.price}
         self._file = folder / f"{machine_key(info)}.json" if folder else None
         self.store = OutputStore(folder / f"{model_key(info)}.outputs" if folder and keep_outputs else None)
         self.costs = {greedy: Costs.prior(info.backend, info.device) for greedy in (True, False)}
@@ -63,40 +70,29 @@ class Shared:
         if self._file:
             self._restore(self._file)
 
-    def pilot(self, prompt: Sequence[int], temperature: float) -> Pilot:
-        """For one request. Its output is remembered when it is closed."""
-        drafters = self._make(prompt, temperature)
-        lead = tuple(prompt[-3:])
+    def pilot(self, text: Text, wanted: str = AUTO) -> Pilot:
+        """For one request. ``wanted``: a drafter by name, or all that are at work by themselves. The request's output
+        is remembered when it is closed."""
+        seats = []
+        for name, source in self.sources.items():
+            if (source.automatic if wanted == AUTO else name == wanted) and (drafter := source.make(text)):
+                seats.append(Seat(drafter, self._prices.get(name)))
+        lead = tuple(text.prompt[-3:])
         return Pilot(
-            drafters, self._info.vocab_size, temperature == 0, on_close=lambda output: self.store.add(lead, output)
+            seats,
+            self._info.vocab_size,
+            text.temperature == 0,
+            on_close=lambda output: self.store.add(lead, output),
+            grammar=text.grammar,
         )
 
     def choose(self, candidates: Sequence[Candidate], depth: int) -> None:
         """Gives each pilot its draft for a step of all ``candidates``, whose texts are ``depth`` tokens long."""
-        offers: list[tuple[Candidate, Pilot, Draft]] = []
-        sequences = len(candidates)
-        for candidate in candidates:
-            pilot = candidate.pilot
-            if pilot is None:
-                continue
-            known = self.costs[pilot.greedy].plain(sequences, depth) is not None
-            draft = pilot.offer(candidate.room, known)
-            if candidate.pipelined:  # its first token is being computed already
-                draft = Draft(draft.tokens[1:], draft.survival[1:])
-            if draft.tokens:
-                offers.append((candidate, pilot, draft))
-        if not offers:
-            return
-        costs = self.costs[offers[0][1].greedy]
-        margin = max(pilot.account.margin for _, pilot, _ in offers)
-        lengths = admit([draft for _, _, draft in offers], sequences, costs.ratios(depth), margin)
-        gained = sum(sum(draft.survival[:count]) for (_, _, draft), count in zip(offers, lengths, strict=True))
-        worth = 1 + gained / sequences - self._ratio(costs, sequences + sum(lengths), sequences, depth)
-        for (candidate, pilot, _), length in zip(offers, lengths, strict=True):
-            if not candidate.pipelined:
-                pilot.choose(length)
-            elif length and worth > self._bubble:
-                pilot.leaving = True
+        pilot = next((each.pilot for each in candidates if each.pilot is not None), None)
+        if pilot is not None:
+            costs = self.costs[pilot.greedy]
+            plain = costs.plain(len(candidates), depth)
+            settle_drafts(candidates, Now(plain is not None, plain or 0.0, costs.ratios(depth)), self._bubble)
 
     def settle(
         self, candidates: Sequence[Candidate], rows: int, depth: int, seconds: float, entered: bool, steady: bool
@@ -108,13 +104,15 @@ class Shared:
             return
         sequences, costs = len(candidates), self.costs[pilots[0].greedy]
         drafting = [pilot for pilot in pilots if pilot.draft]
+        spent = sum(pilot.spent for pilot in pilots)
+        steady = steady and not spent
         if steady:
             costs.learn_plain(sequences, depth, seconds)
         plain = costs.plain(sequences, depth)
         if not plain:
             return
         if drafting:
-            costs.learn_verify(rows, sequences, depth, seconds)
+            costs.learn_verify(rows, sequences, depth, seconds - spent)
         elif entered:
             self._bubble += _PACE * (min(seconds / plain, 1.0) - self._bubble)
         for pilot in pilots:
@@ -122,18 +120,15 @@ class Shared:
         if not steady:
             speculating = drafting or pilots
             came = sum(pilot.fresh for pilot in pilots) + sequences - len(pilots)
-            usual = self._ratio(costs, rows, sequences, depth) if drafting else 1.0
+            usual = (cost(costs.ratios(depth), rows, sequences) if drafting else 1.0) + spent / plain
             loss = (sequences * min(seconds / plain, _HICCUP * usual) - came) / len(speculating)
             for pilot in speculating:
                 pilot.account.settle(pilot.fresh, pilot.fresh + loss)
 
-    def _ratio(self, costs: Costs, rows: int, sequences: int, depth: int) -> float:
-        """The usual cost of so many rows, in plain steps of so many sequences."""
-        ratios = costs.ratios(depth)
-        return ratios[min(rows, len(ratios) - 1)] / ratios[min(sequences, len(ratios) - 1)]
-
     def close(self) -> None:
-        """Writes what was measured and learned."""
+        """Writes what was measured and learned, and gives up what drafters share."""
+        for source in self.sources.values():
+            source.close()
         self.store.save()
         if self._file is None:
             return
@@ -142,15 +137,20 @@ class Shared:
             "costs": {str(greedy): costs.to_json() for greedy, costs in self.costs.items()},
             "survival": [table.to_json() for table in self._survival],
             "bubble": self._bubble,
+            "certainty": {
+                name: {str(greedy): learned.to_json() for greedy, learned in source.confidence.items()}
+                for name, source in self.sources.items()
+                if source.confidence
+            },
         }
         try:
             replace_file(self._file, json.dumps(row).encode())
         except OSError as error:
             _log.warning("%s could not be written: %s", self._file, error)
 
-    def _suffix(self, prompt: Sequence[int], temperature: float) -> Sequence[Drafter]:
-        shared = self._survival[0 if temperature == 0 else 1 if temperature <= _WARM else 2]
-        return [SuffixDrafter(prompt, shared.for_text(), self.store.snapshot(), on_close=shared.fold)]
+    def _suffix(self, text: Text) -> Drafter:
+        shared = self._survival[0 if text.temperature == 0 else 1 if text.temperature <= _WARM else 2]
+        return SuffixDrafter(text.prompt, shared.for_text(), self.store.snapshot(), on_close=shared.fold)
 
     def _restore(self, file: Path) -> None:
         """Reads what ``close`` wrote; a damaged file is as good as none."""
@@ -162,6 +162,9 @@ class Shared:
             bubble = float(row["bubble"])
             if len(survival) != len(self._survival) or not 0 <= bubble <= 1:
                 raise ValueError("not a file of this program")
+            for name, tables in row["certainty"].items():
+                for greedy, learned in self.sources[name].confidence.items() if name in self.sources else ():
+                    learned.restore(tables[str(greedy)])
             for greedy, costs in self.costs.items():
                 costs.restore(row["costs"][str(greedy)])
             self._survival, self._bubble = survival, bubble
@@ -171,9 +174,8 @@ class Shared:
             _log.warning("%s is damaged (%s): measuring anew", file, error)
 
 
-def shared_by(settings: Settings) -> Callable[[ModelInfo], Shared]:
-    """Makes a model's ``Shared``, which keeps its measurements where the user's settings say."""
-    return lambda info: Shared(info, settings.paths.measured, settings.keep_outputs)
+def _structured(text: Text) -> Drafter | None:
+    return StructuredDrafter(text.grammar) if text.grammar is not None else None
 
 
 def machine_key(info: ModelInfo) -> str:

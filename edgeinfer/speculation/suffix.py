@@ -16,6 +16,8 @@ from edgeinfer.speculation.survival import Survival
 class SuffixDrafter:
     """Follows one text in its own past and in ``store``. ``on_close`` gets what was learned."""
 
+    name = "suffix"
+
     def __init__(
         self,
         prompt: Sequence[int],

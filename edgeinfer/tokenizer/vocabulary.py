@@ -29,6 +29,9 @@ class Encoder(Protocol):
     def decode_text(self, text: str) -> bytes: ...
 
 
+_SPARE = 128  # rows that models of one family pad their embeddings by, as llama.cpp allows for
+
+
 class Tokenizer:
     """A vocabulary with its rules. Gives llama.cpp's ids, except that plain text can never spell a control token.
 
@@ -68,6 +71,16 @@ class Tokenizer:
             del visible[text]
         self._encoder, self.add_bos, self.space_prefix = build(fields, ids, visible)
         self.add_eos = fields.flag("tokenizer.ggml.add_eos_token", False)
+
+    def difference(self, other: Tokenizer) -> str:
+        """Why ids of ``other`` do not mean the same; "" where they do. It may have a few more or fewer at the end."""
+        if abs(self.vocab_size - other.vocab_size) > _SPARE:
+            return f"its vocabulary has {other.vocab_size:,} tokens, not {self.vocab_size:,}"
+        pairs = enumerate(zip(self._tokens, other._tokens, strict=False))
+        index = next((index for index, (mine, its) in pairs if mine != its), None)
+        if index is None:
+            return ""
+        return f"its token {index} is {other._tokens[index][:40]!r}, not {self._tokens[index][:40]!r}"
 
     @classmethod
     def from_gguf(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edgeinfer import ops
-from edgeinfer.backends.base import ModelInfo
+from edgeinfer.backends.base import Backend
 from edgeinfer.backends.llama_cpp import LlamaCppBackend
 from edgeinfer.backends.mlx import MLXBackend
 from edgeinfer.formats.gguf import open_gguf
@@ -27,7 +27,7 @@ from edgeinfer.speculation.survival import Survival
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Finished, SamplingParams
 from tests.generation.fakes import FakeTokenizer, ids_of
-from tests.speculation.drafters import Eager, chance, eager
+from tests.speculation.drafters import Eager, chance, eager, only
 from tests.tiny import tiny_gguf
 
 GREEDY = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
@@ -39,10 +39,11 @@ needs_invariance = pytest.mark.skipif(
 )
 
 
-def always_suffix(info: ModelInfo) -> Shared:
+def always_suffix(backend: Backend) -> Shared:
     """Verifies whatever the suffix drafter proposes."""
-    shared = Eager(info)
-    shared._make = lambda prompt, _: [SuffixDrafter(prompt, Survival.prior(), shared.store.snapshot())]
+    shared: Eager = only(
+        backend.info, lambda text: SuffixDrafter(text.prompt, Survival.prior(), shared.store.snapshot()), Eager
+    )
     return shared
 
 
@@ -55,12 +56,16 @@ def test_tiny_models_say_the_same_alone_and_together(tiny: Path) -> None:
     tokenizer: Any = FakeTokenizer([b"<end>", *(b"%d " % index for index in range(1, 400))])
     source = random.Random(8)
     requests = [
-        Request([source.randrange(1, 300) for _ in range(source.randint(3, 60))], params, speculation=drafts)
+        Request(
+            [source.randrange(1, 300) for _ in range(source.randint(3, 60))],
+            params,
+            speculation="auto" if drafts else "off",
+        )
         for params in (GREEDY, SAMPLED)
         for drafts in (False, True)
     ]
     requests = [replace(each, ids=requests[index // 2 * 2].ids) for index, each in enumerate(requests)]
-    for make in (lambda info: eager(info, chance(300)), always_suffix):
+    for make in (lambda backend: eager(backend.info, chance(300)), always_suffix):
         with Engine(lambda: MLXBackend.load(tiny, context=512), tokenizer, make) as engine:
             alone = [list(engine.submit(request)) for request in requests]
             streams = [engine.submit(request) for request in requests]
@@ -114,7 +119,7 @@ def test_on_llama_cpp_a_first_difference_is_a_near_tie(smollm2_path: Path) -> No
         place = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
         if place is not None:
             asked = Request(
-                [*ids, *ids_of(plain)[:place]], replace(params, max_tokens=1, logprobs=2), speculation=False
+                [*ids, *ids_of(plain)[:place]], replace(params, max_tokens=1, logprobs=2), speculation="off"
             )
             best, second = next(iter(engine.submit(asked))).logprobs[0].top  # type: ignore[union-attr]
             assert {best[0], second[0]} == set(pairs[place])
@@ -123,7 +128,7 @@ def test_on_llama_cpp_a_first_difference_is_a_near_tie(smollm2_path: Path) -> No
 
 def _both(engine: Engine, ids: Sequence[int], params: SamplingParams) -> tuple[list[Any], list[Any]]:
     """The events without and with drafts."""
-    plain, drafted = (list(engine.submit(Request(ids, params, speculation=drafts))) for drafts in (False, True))
+    plain, drafted = (list(engine.submit(Request(ids, params, speculation=drafts))) for drafts in ("off", "auto"))
     return plain, drafted
 
 

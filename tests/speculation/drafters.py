@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from edgeinfer.backends.base import ModelInfo
-from edgeinfer.speculation.drafter import EMPTY, Draft
-from edgeinfer.speculation.speculation import Candidate, Shared
+from edgeinfer.speculation.costs import MOST_ROWS
+from edgeinfer.speculation.drafter import EMPTY, Draft, Drafter, Text
+from edgeinfer.speculation.speculation import Shared, Source
+from edgeinfer.speculation.step import Candidate
 
 
 class Scripted:
     """Drafts ``tokens(text, limit)`` each time."""
+
+    name = "scripted"
 
     def __init__(self, prompt: Sequence[int], tokens: Callable[[list[int], int], Sequence[int]]) -> None:
         self.text = list(prompt)
@@ -35,15 +41,42 @@ class Eager(Shared):
     def choose(self, candidates: Sequence[Candidate], depth: int) -> None:
         for candidate in candidates:
             if candidate.pilot is not None:
-                draft = candidate.pilot.offer(candidate.room, known_cost=True)
+                draft = candidate.pilot.offer(candidate.room, FREE)
                 if candidate.pipelined:
-                    candidate.pilot.leaving = len(draft.tokens) > 1
-                else:
-                    candidate.pilot.choose(len(draft.tokens))
+                    candidate.pilot.leaving = len(draft.survival) > 1
+                    continue
+                if candidate.pilot.forecasting:
+                    draft = candidate.pilot.make(len(draft.survival), FREE.plain)
+                candidate.pilot.choose(len(draft.tokens))
+
+
+@dataclass(frozen=True)
+class Free:
+    """Every step costs as much as a plain one."""
+
+    known: bool = True
+    plain: float = 1.0
+    ratios: Sequence[float] = (1.0,) * (MOST_ROWS + 1)
+
+
+FREE = Free()
+
+
+def only(
+    info: ModelInfo,
+    make: Callable[[Text], Drafter],
+    kind: type[Shared] = Shared,
+    price: tuple[float, float] | None = None,
+) -> Any:
+    """What requests share whose only drafter is ``make``'s."""
+    shared = kind(info, more={"only": Source(make, price)})
+    shared.sources = {"only": shared.sources["only"]}
+    return shared
 
 
 def eager(info: ModelInfo, tokens: Callable[[list[int], int], Sequence[int]]) -> Eager:
-    return Eager(info, make_drafters=lambda prompt, _: [Scripted(prompt, tokens)])
+    shared: Eager = only(info, lambda text: Scripted(text.prompt, tokens), Eager)
+    return shared
 
 
 def wrong(vocab: int) -> Callable[[list[int], int], Sequence[int]]:

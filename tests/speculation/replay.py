@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgeinfer.backends.base import ModelInfo
-from edgeinfer.speculation.speculation import Candidate, Shared
+from edgeinfer.speculation.drafter import Text
+from edgeinfer.speculation.speculation import Shared
+from edgeinfer.speculation.step import Candidate
 
 Curve = dict[int, float]
 CURVES: dict[str, Curve] = {
@@ -71,7 +73,7 @@ def play(
     slowdown: Callable[[int], float] = lambda token: 1.0,
 ) -> None:
     """Decodes ``answer`` as a backend without a pipeline does. ``slowdown``: of the whole machine, by token."""
-    pilot = shared.pilot(prompt, 0.0)
+    pilot = shared.pilot(Text(prompt))
     done = 0
     while done < len(answer):
         candidate = Candidate(pilot, len(answer) - done - 1, pipelined=False)

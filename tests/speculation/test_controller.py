@@ -151,7 +151,7 @@ def test_measurements_survive_the_process_and_their_damage_does_not(
     good = json.loads(file.read_text())
     fresh = Costs.prior("mlx", "cpu").ratios(0)
     for damaged in (
-        "", "{", "[]", "null", "\0", "{}", '{"format": 1}',
+        "", "{", "[]", "null", "\0", "{}", '{"format": 2}',
         json.dumps({**good, "survival": []}),
         json.dumps({**good, "bubble": "much"}),
         json.dumps({**good, "costs": {"True": {"0": {"8": -1}}, "False": {}}}),

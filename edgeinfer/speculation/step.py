@@ -1,0 +1,86 @@
+"""One step's drafts: what each request offers, how much of it is worth verifying together, and what that is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from edgeinfer.speculation.controller import admit
+from edgeinfer.speculation.drafter import Draft
+from edgeinfer.speculation.pilot import Pilot
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A decoding request in a step: ``pipelined``: its last token is still being computed."""
+
+    pilot: Pilot | None
+    room: int  # tokens it may still make beyond the next one
+    pipelined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What a step of so many sequences costs now: seconds of a plain one, if that is known, and ratios by rows."""
+
+    known: bool
+    plain: float
+    ratios: Sequence[float]
+
+
+@dataclass(slots=True)
+class Offer:
+    candidate: Candidate
+    pilot: Pilot
+    draft: Draft
+    length: int = 0  # tokens to verify
+
+
+def settle_drafts(candidates: Sequence[Candidate], now: Now, bubble: float) -> None:
+    """Gives each pilot its draft. ``bubble``: plain steps that leaving the pipeline costs."""
+    sequences = len(candidates)
+    offers = [offer for candidate in candidates if (offer := _offer(candidate, now))]
+    if not offers:
+        return
+    margin = max(offer.pilot.account.margin for offer in offers)
+    _admit(offers, sequences, now, margin)
+    if any(offer.length and offer.pilot.forecasting for offer in offers):
+        for offer in offers:
+            if offer.length and offer.pilot.forecasting and not offer.candidate.pipelined:
+                offer.draft = offer.pilot.make(offer.length, now.plain)
+        _admit(offers, sequences, now, margin)
+    leaves = _worth(offers, sequences, now) > bubble
+    for offer in offers:
+        if not offer.candidate.pipelined:
+            offer.pilot.choose(offer.length)
+        elif offer.length and leaves:
+            offer.pilot.leaving = True
+
+
+def cost(ratios: Sequence[float], rows: int, sequences: int) -> float:
+    """The usual cost of so many rows, in plain steps of so many sequences."""
+    return ratios[min(rows, len(ratios) - 1)] / ratios[min(sequences, len(ratios) - 1)]
+
+
+def _offer(candidate: Candidate, now: Now) -> Offer | None:
+    if candidate.pilot is None:
+        return None
+    draft = candidate.pilot.offer(candidate.room, now)
+    if candidate.pipelined and draft.tokens:  # its first token is being computed already
+        draft = replace(draft, tokens=draft.tokens[1:], survival=draft.survival[1:])
+    return Offer(candidate, candidate.pilot, draft) if draft.survival else None
+
+
+def _admit(offers: Sequence[Offer], sequences: int, now: Now, margin: float) -> None:
+    """Settles the lengths. Tokens that were drawn are verified as far as was settled before they were: a length that
+    depended on them would favour some of them."""
+    lengths = admit([offer.draft for offer in offers], sequences, now.ratios, margin)
+    for offer, length in zip(offers, lengths, strict=True):
+        offer.length = len(offer.draft.tokens) if offer.draft.proposals else length
+
+
+def _worth(offers: Sequence[Offer], sequences: int, now: Now) -> float:
+    """Plain steps that this one saves."""
+    gained = sum(sum(offer.draft.survival[: offer.length]) for offer in offers)
+    price = sum(sum(offer.draft.prices[: offer.length]) for offer in offers)
+    return 1 + gained / sequences - price - cost(now.ratios, sequences + sum(each.length for each in offers), sequences)
