@@ -57,7 +57,7 @@ def test_speculation_is_auto_or_off(llm: edgeinfer.LLM) -> None:
     if llm.info.backend == "mlx":
         assert drafted.ids == plain.ids
     for bad in ("on", True, None, 1):
-        with pytest.raises(BadRequest, match=r"speculation=.*expected 'auto' or False"):
+        with pytest.raises(BadRequest, match=r"speculation=.*expected 'auto', False, or one of suffix"):
             llm.generate("Once upon", speculation=bad)
 
 

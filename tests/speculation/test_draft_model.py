@@ -64,7 +64,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module", params=["mlx", "llama.cpp", "mlx isolated"])
 def llm(request: pytest.FixtureRequest, files: tuple[Path, Path]) -> Iterator[edgeinfer.LLM]:
     backend, _, isolate = request.param.partition(" ")
-    with edgeinfer.load(files[0], backend=backend, isolate=bool(isolate), draft_model=files[1]) as loaded:
+    with edgeinfer.load(files[0], backend=backend, threads=1, isolate=bool(isolate), draft_model=files[1]) as loaded:
         yield loaded
 
 

@@ -57,7 +57,7 @@ def test_forced_tokens_are_surer_than_usual_ones_until_the_text_says_otherwise()
 @pytest.mark.parametrize("backend", ["mlx", "llama.cpp"])
 def test_an_answer_to_a_schema_is_the_same_with_drafts(tmp_path: Path, backend: str) -> None:
     drafted = 0
-    with edgeinfer.load(tiny_gguf(tmp_path / "tiny.gguf"), backend=backend) as llm:
+    with edgeinfer.load(tiny_gguf(tmp_path / "tiny.gguf"), backend=backend, threads=1) as llm:
         for sampler in SAMPLERS:
             plain = llm.generate("Say", schema=SCHEMA, speculation=False, **sampler)
             for name in ("structured", "auto"):
