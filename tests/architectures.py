@@ -101,6 +101,46 @@ def _glm4moe(make: Maker, layer: int) -> Tensors:
     return made
 
 
+LATENT, TURNED, PLAIN, VALUE, NARROW = 32, 8, 16, 24, 48
+
+
+def _deepseek2(make: Maker, layer: int) -> Tensors:
+    made: Tensors = {
+        "attn_q.weight": None,
+        "attn_k.weight": None,
+        "attn_v.weight": None,
+        "attn_q_a.weight": make.matrix(NARROW, HIDDEN),
+        "attn_q_a_norm.weight": make.norm(NARROW),
+        "attn_q_b.weight": make.matrix(HEADS * (PLAIN + TURNED), NARROW),
+        "attn_kv_a_mqa.weight": make.matrix(LATENT + TURNED, HIDDEN),
+        "attn_kv_a_norm.weight": make.norm(LATENT),
+        "attn_k_b.weight": make.matrix(HEADS, LATENT, PLAIN),
+        "attn_v_b.weight": make.matrix(HEADS, VALUE, LATENT),
+        "attn_output.weight": make.matrix(HIDDEN, HEADS * VALUE),
+    }
+    if layer:
+        made |= make.experts() | make.shared(2 * EXPERT_INNER) | {"exp_probs_b.bias": make.bias(EXPERTS)}
+    return made
+
+
+def _deepseek2_lite(make: Maker, layer: int) -> Tensors:
+    queries = make.matrix(HEADS * (PLAIN + TURNED), HIDDEN)
+    absent = {"attn_q_a.weight": None, "attn_q_a_norm.weight": None, "attn_q_b.weight": None, "exp_probs_b.bias": None}
+    return _deepseek2(make, layer) | absent | {"attn_q.weight": queries}
+
+
+DEEPSEEK2 = SPARSE | {
+    ".attention.head_count_kv": 1,
+    ".attention.kv_lora_rank": LATENT,
+    ".attention.key_length": LATENT + TURNED,
+    ".attention.value_length": LATENT,
+    ".attention.key_length_mla": PLAIN + TURNED,
+    ".attention.value_length_mla": VALUE,
+    ".rope.dimension_count": TURNED,
+    ".leading_dense_block_count": 1,
+    ".expert_shared_count": 2,
+}
+
 FAMILIES: dict[str, Family] = {
     "mistral3": Family(),
     "qwen3moe": Family(lambda make, layer: make.experts() | make.qk_norms(), SPARSE),
@@ -118,6 +158,19 @@ FAMILIES: dict[str, Family] = {
         },
         layers=4,
     ),
+    "deepseek2": Family(
+        _deepseek2,
+        DEEPSEEK2
+        | {
+            ".attention.q_lora_rank": NARROW,
+            ".expert_gating_func": 2,
+            ".expert_weights_norm": True,
+            ".expert_weights_scale": 2.5,
+            ".expert_group_count": 4,
+            ".expert_group_used_count": 2,
+        },
+    ),
+    "deepseek2 lite": Family(_deepseek2_lite, DEEPSEEK2, layers=26),
 }
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral3": ("mistral3", {}),
@@ -145,6 +198,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             ".expert_group_used_count": 2,
         },
     ),
+    "deepseek2": ("deepseek2", {}),
+    "deepseek2, yarn": ("deepseek2", YARN | {".rope.scaling.yarn_log_multiplier": 0.1}),
+    "deepseek2, yarn of V2": ("deepseek2", YARN | {".rope.scaling.yarn_log_multiplier": 0.0707}),
+    "deepseek2, a temperature": (
+        "deepseek2",
+        {".attention.temperature_scale": 0.1, ".attention.temperature_length": 64},
+    ),
+    "deepseek2 lite": ("deepseek2 lite", YARN),
 }
 """Keys that are added to a family's own. Each is run past windows of 32 and past the original context of 64."""
 
@@ -158,7 +219,7 @@ def tiny(path: Path, architecture: str, keys: Mapping[str, Any] | None = None, s
         tensors |= {f"blk.{layer}.{name}": tensor for name, tensor in family.block(make, layer).items()}
     return tiny_gguf(
         path,
-        architecture,
+        architecture.split()[0],
         seed,
         layers=family.layers,
         tied=family.tied,

@@ -1,6 +1,7 @@
 """A forward pass in numpy float32, written from the published formulas alone: nothing is shared with the package.
 
-Whole sequences, no cache, one attention matrix a head: slow and plain. Weights come through the ``gguf`` package or ggml.
+Whole sequences, no cache, one attention matrix a head: slow and plain. Weights come through the ``gguf`` package or
+ggml.
 """
 
 from __future__ import annotations

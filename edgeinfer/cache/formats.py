@@ -83,8 +83,8 @@ class Policy:
 def policy(wanted: str, shapes: Sequence[KVShape], parameters: int, key_bias: float = 0.0) -> Policy:
     """The formats of a model's layers. ``wanted``: a name of FORMATS, or ``auto``.
 
-    ``key_bias``: the largest norm of a layer's key bias over the median one; 0 without biases. Layers that see a
-    window, and those with learned sinks, stay as they are: the first are small, the second lose too much.
+    ``key_bias``: the largest norm of a layer's key bias over the median one; 0 without biases. Layers that are not
+    ``compressible`` stay as they are.
     Raises BadRequest for an unknown name.
     """
     name, reason = wanted, "asked for"
@@ -94,7 +94,7 @@ def policy(wanted: str, shapes: Sequence[KVShape], parameters: int, key_bias: fl
         near = difflib.get_close_matches(wanted, FORMATS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"expected auto, {', '.join(FORMATS)}"
         raise BadRequest(f"kv={wanted!r:.40}: unknown format; {hint}", "kv")
-    layers = tuple(EXACT if shape.window or shape.learned_sinks else FORMATS[name] for shape in shapes)
+    layers = tuple(FORMATS[name] if shape.compressible else EXACT for shape in shapes)
     if all(layer.exact for layer in layers) and name != EXACT.name:
         return Policy(EXACT.name, layers, "no layer sees the whole context without sinks of its own")
     return Policy(name, layers, reason)

@@ -14,16 +14,24 @@ BLOCK = 256
 class KVShape:
     """What a layer remembers of a token: ``kv_heads`` keys and values of ``head_dim`` numbers each.
 
-    ``window``: tokens that the layer sees, 0 for all; ``learned_sinks``: its softmax has a weight of its own to lose.
+    ``window``: tokens that the layer sees, 0 for all; ``learned_sinks``: its softmax has a weight of its own to lose;
+    ``latent``: there are only keys, and the values are a part of them.
     """
 
     kv_heads: int
     head_dim: int
     window: int = 0
     learned_sinks: bool = False
+    latent: bool = False
+
+    @property
+    def compressible(self) -> bool:
+        """Layers that see a window are small, and those with learned sinks, or whose keys are values, lose too much."""
+        return not (self.window or self.learned_sinks or self.latent)
 
     def bytes_per_token(self) -> int:
-        return 2 * self.kv_heads * self.head_dim * ops.kv_dtype(self.head_dim).size
+        rows = (1 if self.latent else 2) * self.kv_heads
+        return rows * self.head_dim * ops.kv_dtype(self.head_dim, composed=self.latent or self.learned_sinks).size
 
 
 class LayerKV:

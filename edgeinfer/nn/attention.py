@@ -46,7 +46,7 @@ class AttentionSpec:
 
     @property
     def kv_shape(self) -> KVShape:
-        return KVShape(self.sizes.kv_heads, self.sizes.head_dim)
+        return KVShape(self.sizes.kv_heads, self.sizes.head_dim, self.window, self.sinks)
 
 
 class Attention:

@@ -22,8 +22,8 @@ class Sizes:
     eps: float
 
     @classmethod
-    def read(cls, config: Config, tensors: Tensors, *, dense: bool = True) -> Self:
-        """``dense``: there is a feed-forward network that is no expert.
+    def read(cls, config: Config, tensors: Tensors, *, dense: bool = True, value_dim: int = 0) -> Self:
+        """``dense``: there is a feed-forward network that is no expert. ``value_dim``: if not that of keys.
 
         Raises CorruptFile or UnsupportedModel when a size is missing, out of range or does not fit another one.
         """
@@ -35,7 +35,7 @@ class Sizes:
         head_dim = config.read("attention.key_length", int, hidden // heads)
         if head_dim % 2:
             raise config.error("attention.key_length", f"{head_dim} channels a head; expected an even number")
-        config.expect("attention.value_length", head_dim, None)
+        config.expect("attention.value_length", value_dim or head_dim, None)
         vocabulary = tensors.rows("token_embd.weight")
         config.expect("vocab_size", vocabulary, None)
         blocks, predicting = config.read("block_count", int), config.read("nextn_predict_layers", int, 0)

@@ -12,14 +12,14 @@ Shapes: T rows of all chunks together, L tokens of one chunk, H query heads, K k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 import mlx.core as mx
 
 from edgeinfer.native import obstacle, primitives
-from edgeinfer.ops import host, metal, native, plain, workers
+from edgeinfer.ops import composed, host, metal, native, plain, workers
 from edgeinfer.ops.adopt import tally
 from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
@@ -30,9 +30,9 @@ from edgeinfer.quant.codec import Codec
 
 __all__ = [
     "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight", "Rotary",
-    "Span", "Weight", "add", "attention", "chain", "device", "embed", "expert_linear", "gated", "greedy", "heads",
-    "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths", "prepare", "prepare_experts", "prepared_bytes",
-    "rms_norm", "rope", "shared_bytes", "split_heads", "threads",
+    "Span", "Weight", "add", "attend_latents", "attention", "chain", "device", "embed", "expert_linear", "gated",
+    "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths", "prepare", "prepare_experts",
+    "prepared_bytes", "rms_norm", "rope", "shared_bytes", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -63,10 +63,10 @@ def shared_bytes() -> int:
 
 def linear_map(parts: MapParts) -> LinearMap:
     """A linear map and all that is done around it, as one operation where there is one."""
-    composed = ComposedMap(parts, here)
+    plainly = ComposedMap(parts, here)
     if here is metal:
-        return metal.linear_map(parts, composed)
-    return (native.linear_map(parts) if fused else None) or composed
+        return metal.linear_map(parts, plainly)
+    return (native.linear_map(parts) if fused else None) or plainly
 
 
 def chain(first: LinearMap, then: LinearMap) -> LinearMap:
@@ -79,6 +79,23 @@ def heads(parts: HeadsParts, output: LinearMap) -> Heads:
     if fused and native.has_heads(parts.head_dim) and native.is_native(output) and parts.sinks is None:
         return native.NativeHeads(parts, output)
     return ComposedHeads(parts, output, here)
+
+
+def attend_latents(
+    queries: mx.array,
+    latents: mx.array,
+    spans: Sequence[Span],
+    caches: Sequence[Cache],
+    *,
+    scale: float,
+    value_dim: int,
+) -> tuple[mx.array, list[Cache]]:
+    """Causal attention of all heads over one latent a token, whose first ``value_dim`` channels are its value.
+
+    queries: (T, H, D), latents: (T, D), every row in one span -> (T, H * value_dim), and each span's cache, one array
+    (1, capacity, D), with its rows written.
+    """
+    return composed.attend_latents(here, queries, latents, spans, caches, scale, value_dim)
 
 
 def greedy(logits: mx.array) -> mx.array:
@@ -163,9 +180,9 @@ def attention(
     return here.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
 
 
-def kv_dtype(head_dim: int) -> mx.Dtype:
-    """What keys and values of this size are stored as here."""
-    return native.KV_DTYPE if fused and native.has_heads(head_dim) else here.KV_DTYPE
+def kv_dtype(head_dim: int, *, composed: bool = False) -> mx.Dtype:
+    """What keys and values of this size are stored as here; ``composed`` if by attention that has no native form."""
+    return native.KV_DTYPE if fused and native.has_heads(head_dim) and not composed else here.KV_DTYPE
 
 
 def device() -> str:

@@ -87,6 +87,32 @@ class ComposedHeads:
         return mixed, (keys, values)
 
 
+def attend_latents(
+    here: Implementation,
+    queries: mx.array,
+    latents: mx.array,
+    spans: Sequence[Span],
+    caches: Sequence[Cache],
+    scale: float,
+    value_dim: int,
+) -> tuple[mx.array, list[Cache]]:
+    """queries: (T, H, D), latents: (T, D) -> (T, H * value_dim), and the caches with the latents written."""
+    mixed: list[mx.array] = []
+    written: list[Cache] = []
+    for span, cache in zip(spans, caches, strict=True):
+        rows = slice(span.start, span.start + span.rows)
+        stored = cache[0] if cache else mx.zeros((1, 0, latents.shape[1]), here.KV_DTYPE)
+        keys = write_rows(stored, latents[rows, None], span.offset)
+        length = span.offset + span.rows
+        mixed.append(
+            here.attention(
+                queries[rows], keys, keys[..., :value_dim], length, scale=scale, window=0, softcap=0.0, sinks=None
+            )
+        )
+        written.append((keys,))
+    return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed), written
+
+
 def write_rows(stored: mx.array, new: mx.array, length: int) -> mx.array:
     """New rows (L, K, D) behind the first ``length`` ones of (K, capacity, D)."""
     needed = length + new.shape[0]
