@@ -21,13 +21,14 @@ from edgeinfer.backends.base import ModelInfo
 from edgeinfer.errors import BadRequest, UnsupportedModel
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation import structured
-from edgeinfer.generation.context import checked_overflow, fit_messages, fit_tokens
+from edgeinfer.generation.context import checked_overflow, first_kept, fit_messages, fit_tokens
 from edgeinfer.generation.engine import Engine, Stream
 from edgeinfer.generation.isolated import IsolatedEngine
 from edgeinfer.generation.reasoning import reasoning_format
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet
-from edgeinfer.hub.sources import Progress, resolve
+from edgeinfer.hub.sources import Progress as Progress
+from edgeinfer.hub.sources import resolve
 from edgeinfer.loading import fit
 from edgeinfer.loading.fit import Needs
 from edgeinfer.settings import load_settings
@@ -218,6 +219,12 @@ class LLM:
     def detokenize(self, ids: Sequence[int], special: bool = True) -> str:
         """The text of token ids; ``special=False`` leaves control tokens out."""
         return self.tokenizer.decode(ids, special=special)
+
+    def kept_from(self, messages: Sequence[Message], max_tokens: int = SamplingParams().max_tokens) -> int:
+        """The index from which on ``overflow="drop-oldest"`` keeps messages that do not fit; system messages stay."""
+        return first_kept(
+            messages, lambda part: self.template.encode(part, self.tokenizer), self.info.context, max_tokens
+        )
 
     def memory_in_use(self) -> int:
         """Bytes of memory held now, by this process and by the model's where it has one of its own."""

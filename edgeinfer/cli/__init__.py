@@ -21,6 +21,7 @@ from edgeinfer.sanitize import sanitize
 
 COMMANDS = {
     "run": "Answer a prompt.",
+    "chat": "Chat in the terminal.",
     "batch": "Answer a file of prompts; stop and go on at any moment.",
     "tokenize": "Turn text from stdin into token ids.",
     "pull": "Fetch a model and check it.",

@@ -63,14 +63,21 @@ def fit_messages(
         return encoded, False
     if overflow == "refuse":
         raise _too_long(len(encoded.ids), context)
-    room = room_for_prompt(context, max_tokens)
-    starts = [index for index, message in enumerate(messages) if message.get("role") == "user"][1:]
-    fits = bisect_left(starts, True, key=lambda start: len(encode(_from(messages, start)).ids) <= room)
-    if starts:
-        encoded = encode(_from(messages, starts[min(fits, len(starts) - 1)]))
+    if start := first_kept(messages, encode, context, max_tokens):
+        encoded = encode(_from(messages, start))
     if len(encoded.ids) >= context:
         raise _too_long(len(encoded.ids), context, "even with every older turn dropped")
     return encoded, True
+
+
+def first_kept(
+    messages: Sequence[Message], encode: Callable[[Sequence[Message]], Encoded], context: int, max_tokens: int
+) -> int:
+    """The message from which on a conversation that is too long is kept; 0 where nothing can be dropped."""
+    room = room_for_prompt(context, max_tokens)
+    starts = [index for index, message in enumerate(messages) if message.get("role") == "user"][1:]
+    fits = bisect_left(starts, True, key=lambda start: len(encode(_from(messages, start)).ids) <= room)
+    return starts[min(fits, len(starts) - 1)] if starts else 0
 
 
 def _from(messages: Sequence[Message], start: int) -> list[Message]:

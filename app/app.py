@@ -1,0 +1,202 @@
+"""The application: it owns the model, the conversations and the keys; screens do the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.app import App
+from textual.binding import BindingType
+from textual.command import Hit, Hits, Provider
+from textual.screen import Screen
+
+from edgeinfer.app.actions import ACTIONS, SCREENS, Action, bindings
+from edgeinfer.app.clipboard import copy_by_program
+from edgeinfer.app.conversations import Conversations
+from edgeinfer.app.engine import Engine, Opener, Wanted, in_thread, open_model
+from edgeinfer.app.screens.chat import ChatScreen
+from edgeinfer.app.session import Session
+from edgeinfer.errors import EdgeInferError
+
+if TYPE_CHECKING:
+    from edgeinfer.llm import Progress
+
+QUIT_SECONDS = 1.0
+"""Within which a second Ctrl-C quits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; empty values are the user's settings."""
+
+    wanted: Wanted = field(default_factory=Wanted)
+    conversation: int | None = None  # to go on with; None begins a new one
+    prompt: str = ""  # to begin with, not sent
+
+
+class Palette(Provider):
+    """The rows of the registry, as the command palette finds them."""
+
+    async def discover(self) -> Hits:
+        for action in self._rows():
+            yield Hit(1.0, action.title, self._run(action), text=action.title, help=action.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for action in self._rows():
+            text = f"{action.title} {action.slash}".strip()
+            if score := matcher.match(text):
+                yield Hit(score, matcher.highlight(text), self._run(action), text=text, help=action.help)
+
+    def _rows(self) -> list[Action]:
+        chat = isinstance(self.screen, ChatScreen)
+        return [row for row in ACTIONS if row.shown and not row.takes and (row.screen == "app" or chat)]
+
+    def _run(self, action: Action) -> partial[None]:
+        assert isinstance(self.app, ChatApp)
+        return partial(self.app.perform, action)
+
+
+class ChatApp(App[None]):
+    """``edgeinfer chat``."""
+
+    TITLE = "edgeinfer"
+    CSS_PATH: ClassVar[str] = "app.tcss"
+    COMMANDS: ClassVar = {Palette}
+    BINDINGS: ClassVar[list[BindingType]] = bindings("app")
+    NOTIFICATION_TIMEOUT = 6
+
+    def __init__(self, store: Conversations, options: Options | None = None, opener: Opener = open_model) -> None:
+        super().__init__()
+        self.options = options or Options()
+        self.engine = Engine(opener)
+        self.session = Session(store, self.engine)
+        self.model_line = ""
+        self.trouble = ""  # why there is no model
+        self.memory = 0
+        self.speed = self.first = 0.0  # of the last reply
+        self._loaded = asyncio.Event()  # or failed
+        self._interrupted = 0.0
+
+    async def on_mount(self) -> None:
+        draft = self._begin()
+        self.chat = ChatScreen(self.session)
+        await self.push_screen(self.chat)
+        self.chat.prompt.write(draft)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self.exit)
+        if notice := self.session.store.notice:
+            self.chat.complain(notice)
+        self.load(self.options.wanted)
+
+    def _begin(self) -> str:
+        """The conversation to go on with, and what was typed but not sent."""
+        store, wanted = self.session.store, self.options.conversation
+        unsent = store.unsent() if wanted is None else None
+        if wanted is None and unsent is not None:
+            wanted = unsent.id
+        if wanted is not None:
+            self.session.open(wanted)
+        draft = self.session.conversation.draft if self.session.conversation else ""
+        return self.options.prompt or draft
+
+    def on_unmount(self) -> None:
+        self.engine.stop()
+
+    # The model
+
+    @work(group="load", exclusive=True)
+    async def load(self, wanted: Wanted) -> None:
+        """Loads a model in the background; messages wait for it."""
+        self._loaded.clear()
+        name = wanted.model or "the model"
+        self._say(f"loading {name} …")
+        loop = asyncio.get_running_loop()
+
+        def on_progress(found: Progress) -> None:
+            loop.call_soon_threadsafe(self._fetching, found)
+
+        try:
+            llm = await self.engine.load(wanted, on_progress)
+        except EdgeInferError as error:
+            self.trouble = str(error)
+            self._say("no model")
+            self.chat.complain(f"No model: {error}")
+        else:
+            self.trouble = ""
+            info = llm.info
+            self._say(f"{llm.name} {info.quantization} · {info.backend} {info.device}")
+        finally:
+            self._loaded.set()
+
+    def reload(self, model: str = "", context: int | None = None) -> None:
+        """Loads another model, or the same with another context; the conversation stays."""
+        wanted = self.engine.wanted
+        self.load(replace(wanted, model=model or wanted.model, context=context))
+
+    async def ready(self) -> bool:
+        """Waits until there is a model; False where none could be loaded."""
+        await self._loaded.wait()
+        return self.engine.llm is not None
+
+    def _fetching(self, progress: Progress) -> None:
+        share = f" {100 * progress.done // progress.total}%" if progress.total else ""
+        self._say(f"fetching {progress.file}{share}")
+
+    def _say(self, line: str) -> None:
+        self.model_line = line
+        if self.chat.is_mounted:
+            self.chat.show_figures()
+
+    # Actions
+
+    @work(group="copy")
+    async def copy(self, text: str, what: str) -> None:
+        """Copies by the system's program and through the terminal, and says which."""
+        self.copy_to_clipboard(text)
+        program = await in_thread(lambda: copy_by_program(text))
+        self.notify(f"Copied {what} ({program or 'through the terminal'}).", markup=False)
+
+    def perform(self, action: Action, argument: str = "") -> None:
+        """Does what a row of the registry says, from wherever it was chosen."""
+        if action.opens:
+            self.open_screen(action.opens)
+            return
+        owner = self if action.screen == "app" else self.screen
+        method = getattr(owner, f"action_{action.name}")
+        self.call_next(method, argument) if action.takes else self.call_next(method)
+
+    def open_screen(self, name: str) -> None:
+        """Puts a screen of the table on top; it is imported now."""
+        module, _, kind = SCREENS[name].partition(":")
+        screen: type[Screen[object]] = getattr(import_module(module), kind)
+        if not isinstance(self.screen, screen):
+            self.push_screen(screen())
+
+    def action_help(self) -> None:
+        self.open_screen("help")
+
+    async def action_quit(self) -> None:
+        self.chat.keep_draft()
+        self.exit()
+
+    def action_interrupt(self) -> None:
+        """Ctrl-C: copies what is selected; clears the prompt; stops the reply; twice in a second: quits."""
+        if text := self.screen.get_selected_text():
+            self.copy(text, f"{len(text):,} characters")
+            self.screen.clear_selection()
+            return
+        if isinstance(self.screen, ChatScreen) and self.screen.interrupt():
+            return
+        now = time.monotonic()
+        if now - self._interrupted < QUIT_SECONDS:
+            self.chat.keep_draft()
+            self.exit()
+        self._interrupted = now
+        self.notify("Press Ctrl-C once more to quit.", timeout=QUIT_SECONDS)
