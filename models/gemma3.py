@@ -58,7 +58,7 @@ class Model:
         for block in self.blocks:
             x = block(x, batch)
         logits = self.head(batch.wanted(x))
-        return self.softcap * mx.tanh(logits / self.softcap) if self.softcap else logits
+        return ops.softcap(logits, self.softcap) if self.softcap else logits
 
 
 def _near_base(config: Config) -> float:

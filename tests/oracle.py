@@ -1,6 +1,6 @@
 """A forward pass in numpy float32, written from the published formulas alone: nothing is shared with the package.
 
-Whole sequences, no cache, one attention matrix a head: slow and plain. Weights come through the ``gguf`` package or
+Whole sequences, no cache, one attention matrix a head: slow and plain. Weights come through ``gguf`` or ggml.
 ggml.
 """
 

@@ -24,6 +24,7 @@ from edgeinfer.loading.fit import available_memory
 from edgeinfer.loading.loader import Loaded, load
 from edgeinfer.memory import hand_back_memory
 from edgeinfer.nn.batch import Batch, View
+from edgeinfer.nn.forward import Forward
 
 SEVERAL_ROWS = 64
 """A step of more rows is part of a prompt, whose buffers are not kept for the tokens that follow."""
@@ -75,6 +76,7 @@ class MLXBackend:
     def __init__(self, loaded: Loaded, threads: int = 0) -> None:
         self._loaded = loaded
         self._model = loaded.model
+        self._forward = Forward(loaded.model)
         self._file = loaded.file
         self._running: WeakSet[MLXSequence] = WeakSet()
         self._closed = False
@@ -112,6 +114,11 @@ class MLXBackend:
         model.kv_shapes, model.blocks = model.kv_shapes[:layers], model.blocks[:layers]
         return MLXBackend(replace(self._loaded, model=model, file=None), self._threads)
 
+    @property
+    def recorded(self) -> bool:
+        """Whether a step is one operation."""
+        return self._forward.recorded
+
     def open(self, tokens: Sequence[int] = ()) -> MLXSequence:
         self.check_running()
         _check_ids(tokens, self.info.vocab_size)
@@ -143,13 +150,11 @@ class MLXBackend:
             wanted = {"none": range(0), "last": range(stop - 1, stop), "all": range(start, stop)}[chunk.rows]
             views.append(View(start, stop, state.length, state.cached.layers, wanted))
         with ops.threads(self._threads):
-            logits = self._model(Batch(_joined(chunks), views))
+            logits = self._forward(Batch(_joined(chunks), views))
         for chunk in chunks:
             chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)
         borders = accumulate((len(view.wanted) for view in views), initial=0)
-        written = [layer.arrays for view in views for layer in view.layers]
         self._tidy(views[-1].stop)
-        mx.async_eval(logits, written)  # type: ignore[no-untyped-call]
         if len(views) == 1:
             return [logits]
         return [logits[start:stop] for start, stop in pairwise(borders)]
@@ -173,7 +178,7 @@ class MLXBackend:
             self._file.close()
         for sequence in list(self._running):
             sequence.cached = CachedSequence.empty(())
-        del self._model, self._loaded
+        del self._forward, self._model, self._loaded
         mx.clear_cache()
         hand_back_memory()
 

@@ -35,12 +35,16 @@ class KVShape:
 
 
 class LayerKV:
-    """What the layer's operation keeps of a sequence; rows past the sequence's length hold nothing."""
+    """What the layer's operation keeps of a sequence; rows past the sequence's length hold nothing.
 
-    __slots__ = ("arrays",)
+    ``shared``: another sequence may read the arrays, so that who writes in place has to make new ones first.
+    """
 
-    def __init__(self, arrays: ops.Cache = ()) -> None:
+    __slots__ = ("arrays", "shared")
+
+    def __init__(self, arrays: ops.Cache = (), shared: bool = False) -> None:
         self.arrays = arrays
+        self.shared = shared
 
     @property
     def nbytes(self) -> int:
@@ -48,7 +52,8 @@ class LayerKV:
 
     def share(self, length: int) -> LayerKV:
         """The first ``length`` rows, and no more of them than whole blocks, for another sequence."""
+        self.shared = True
         rows = -(-length // BLOCK) * BLOCK
         if all(rows >= array.shape[-2] for array in self.arrays):
-            return LayerKV(self.arrays)
-        return LayerKV(tuple(array[..., :rows, :] for array in self.arrays))
+            return LayerKV(self.arrays, shared=True)
+        return LayerKV(tuple(array[..., :rows, :] for array in self.arrays), shared=True)

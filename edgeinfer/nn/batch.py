@@ -43,12 +43,13 @@ class Batch:
         return np.concatenate([view.offset + np.arange(view.stop - view.start) for view in self.views])
 
     @cached_property
-    def _wanted(self) -> list[int]:
+    def wanted_rows(self) -> list[int]:
+        """Of the batch, in order."""
         return [row for view in self.views for row in view.wanted]
 
     def wanted(self, x: mx.array) -> mx.array:
         """The rows whose logits are asked for: (T, n) -> (R, n)."""
-        rows = self._wanted
+        rows = self.wanted_rows
         if len(rows) == x.shape[0]:
             return x
         return mx.take(x, mx.array(np.array(rows, np.int32)), axis=0)

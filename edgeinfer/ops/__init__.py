@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import mlx.core as mx
 
@@ -32,7 +32,7 @@ __all__ = [
     "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight", "Rotary",
     "Span", "Weight", "add", "attend_latents", "attention", "chain", "device", "embed", "expert_linear", "gated",
     "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths", "prepare", "prepare_experts",
-    "prepared_bytes", "rms_norm", "rope", "shared_bytes", "split_heads", "threads",
+    "prepared_bytes", "recorder", "rms_norm", "rope", "shared_bytes", "softcap", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -178,6 +178,21 @@ def attention(
     tokens, itself among them (0: all); scores pass ``softcap * tanh(s / softcap)``.
     """
     return here.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
+
+
+def softcap(x: mx.array, cap: float) -> mx.array:
+    """cap * tanh(x / cap), elementwise."""
+    if fused and native.is_recorded(x):
+        return native.softcap(x, cap)
+    return cap * mx.tanh(x / cap)
+
+
+def recorder() -> Any:
+    """What a forward pass is called with to be recorded, in place of its tokens; None where operations run one by one.
+
+    Operations on it give values that hold nothing; ``finish(logits)`` makes one operation of all of them.
+    """
+    return native.recorder() if fused else None
 
 
 def kv_dtype(head_dim: int, *, composed: bool = False) -> mx.Dtype:

@@ -152,6 +152,9 @@ class NativeHeads:
     def __call__(
         self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array | None
     ) -> tuple[mx.array, list[Cache]]:
+        if is_recorded(qkv):
+            value: mx.array = self._heads.record(qkv, self._turn.rope, self._output, residual)
+            return value, []
         table = self._turn.table(spans)
         append = self._heads.append
         written = [
@@ -161,11 +164,26 @@ class NativeHeads:
         return mixed, [(cache,) for cache in written]
 
 
+def softcap(x: Any, cap: float) -> mx.array:
+    """Of a value that is being recorded."""
+    capped: mx.array = x.softcap(cap)
+    return capped
+
+
+def recorder() -> Any:
+    """Stands for the tokens of a step while a forward pass is recorded; see ``primitives.Recorder``."""
+    return primitives.Recorder()
+
+
+def is_recorded(x: Any) -> bool:
+    return isinstance(x, primitives.Value)
+
+
 class _Turn:
     """The angles of a step's rows, computed once for all layers that share a rotary embedding."""
 
     def __init__(self, rotary: Rotary) -> None:
-        self._rope = primitives.rope(rotary.frequencies, rotary.magnitude)
+        self.rope = primitives.rope(rotary.frequencies, rotary.magnitude)
         self._spans: Sequence[Span] | None = None
         self._table: Any = None
 
@@ -178,7 +196,7 @@ class _Turn:
 
     def table(self, spans: Sequence[Span]) -> Any:
         if self._spans is not spans:
-            self._spans, self._table = spans, self._rope(spans)
+            self._spans, self._table = spans, self.rope(spans)
         return self._table
 
 

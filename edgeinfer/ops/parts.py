@@ -15,7 +15,8 @@ Cache: TypeAlias = tuple[mx.array, ...]
 """Keys and values of one layer of one sequence; positions are the last axis but one of each array. Empty at first.
 
 Arrays are values: writing makes new ones, in the old ones' memory when no other sequence holds them. So a copy of the
-references is a fork, and the first of the two to write pays for the copy.
+references is a fork, and the first of the two to write pays for the copy. A recorded forward pass alone writes into
+arrays that it is told nobody else reads.
 """
 
 

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -9,6 +10,7 @@
 #include "../core/kernels.h"
 #include "../core/pool.h"
 #include "primitives.h"
+#include "program.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -31,6 +33,49 @@ struct Held {
 struct LinearMap {  // one map, or several that follow each other
   ops::Chain chain;
 };
+
+// What an operation gives while a program is recorded.
+struct Value {
+  std::shared_ptr<ops::Recording> recording;
+  int id;
+  int width() const { return recording->widths[size_t(id)]; }
+};
+
+struct Recorder {
+  std::shared_ptr<ops::Recording> recording = std::make_shared<ops::Recording>();
+};
+
+template <class Step>
+Value record(const std::shared_ptr<ops::Recording>& recording, Step step, int width) {
+  step.out = int(recording->widths.size());
+  recording->widths.push_back(width);
+  recording->steps.push_back(std::move(step));
+  return {recording, int(recording->widths.size()) - 1};
+}
+
+int residual_id(const std::optional<Value>& residual, const Value& x, int width) {
+  if (!residual) return -1;
+  if (residual->recording != x.recording || residual->width() != width)
+    throw std::invalid_argument("residual: expected a value of the same program, as wide as the result");
+  return residual->id;
+}
+
+Value record_map(const LinearMap& map, const Value& x, const std::optional<Value>& residual) {
+  const int width = map.chain.back()->columns_out();
+  if (x.width() != map.chain[0]->matrices[0]->columns) throw std::invalid_argument("x: expected the columns of the matrix");
+  return record(x.recording, ops::MapStep{map.chain, x.id, residual_id(residual, x, width), 0}, width);
+}
+
+Value record_heads(const Held<ops::HeadsSpec>& spec, const Value& qkv, const Held<ops::RopeSpec>& rope,
+                   const LinearMap& output, const std::optional<Value>& residual) {
+  const int heads = spec.it->heads * spec.it->head_dim, both = 2 * spec.it->kv_heads * spec.it->head_dim;
+  const int width = output.chain.back()->columns_out();
+  if (qkv.width() != heads + both || output.chain[0]->matrices[0]->columns != heads ||
+      2 * int(rope.it->frequencies.size()) > spec.it->head_dim)
+    throw std::invalid_argument("qkv: expected all heads, a map of the queries' and a rotation that fits");
+  return record(qkv.recording,
+                ops::HeadsStep{spec.it, rope.it, output.chain, qkv.id, residual_id(residual, qkv, width), 0}, width);
+}
 
 using RowTuple = std::tuple<int, int, int>;
 
@@ -105,6 +150,40 @@ LinearMap then(const LinearMap& first, const LinearMap& following) {
   return both;
 }
 
+using Caches = std::vector<std::optional<mx::array>>;
+
+std::pair<mx::array, std::vector<std::vector<mx::array>>> run_program(
+    const Held<ops::Program>& program, const mx::array& tokens, const std::vector<RowTuple>& rows,
+    std::vector<Caches> caches, const std::vector<bool>& owned, std::vector<int> wanted) {
+  if (caches.size() != rows.size() || owned.size() != rows.size())
+    throw std::invalid_argument("caches, owned: expected one entry for each of rows");
+  std::vector<ops::Sequence> sequences;
+  const std::vector<ops::Rows> spans = to_rows(rows);
+  for (size_t i = 0; i < rows.size(); i++) sequences.push_back({spans[i], std::move(caches[i]), owned[i]});
+  ops::Outcome outcome = ops::run(program.it, tokens, std::move(sequences), std::move(wanted));
+  return {std::move(outcome.logits), std::move(outcome.caches)};
+}
+
+void bind_program(nb::module_& m) {
+  nb::class_<Value>(m, "Value", "What an operation gives while a program is recorded; it holds nothing.")
+      .def("__mul__", [](const Value& x, float factor) { return record(x.recording, ops::ScaleStep{factor, x.id, 0}, x.width()); })
+      .def("softcap", [](const Value& x, float cap) { return record(x.recording, ops::SoftcapStep{cap, x.id, 0}, x.width()); }, "cap"_a)
+      .def("wanted", [](const Value& x) { return record(x.recording, ops::PickStep{x.id, 0}, x.width()); },
+           "The rows whose logits are asked for.");
+  nb::class_<Recorder>(m, "Recorder", "Stands for the tokens of a step while a program is recorded.")
+      .def(nb::init<>())
+      .def("finish", [](const Recorder& recorder, const Value& logits) {
+        if (logits.recording != recorder.recording) throw std::invalid_argument("logits: expected a value of this program");
+        return Held<ops::Program>{std::make_shared<const ops::Program>(*recorder.recording, logits.id)};
+      }, "logits"_a);
+  nb::class_<Held<ops::Program>>(m, "Program", "A recorded forward pass, as one operation.")
+      .def_prop_ro("layers", [](const Held<ops::Program>& program) { return program.it->heads.size(); })
+      .def("__call__", &run_program, "tokens"_a, "rows"_a, "caches"_a, "owned"_a, "wanted"_a,
+           "Logits of the wanted rows, and for each sequence its new caches, or none where the old ones are written. "
+           "rows: [(first, count, position of the first), ...] of each sequence; caches: of each sequence, one a layer, "
+           "None before its first token; owned: whether nobody else reads a sequence's caches.");
+}
+
 void bind_linear(nb::module_& m) {
   nb::class_<Held<Matrix>>(m, "Matrix")
       .def_prop_ro("rows", [](const Held<Matrix>& matrix) { return matrix.it->segment.rows; })
@@ -122,6 +201,9 @@ void bind_linear(nb::module_& m) {
       },
       "matrix"_a, "tokens"_a, "scale"_a = 1.0f,
       "(T,) int32 -> (T, columns) float32: the rows that tokens name, times scale.");
+  m.def("embed", [](const Held<Matrix>& matrix, const Recorder& recorder) {
+    return record(recorder.recording, ops::EmbedStep{matrix.it, 0}, matrix.it->columns);
+  }, "matrix"_a, "tokens"_a);
 
   nb::class_<LinearMap>(m, "Linear")
       .def(
@@ -130,6 +212,7 @@ void bind_linear(nb::module_& m) {
             return ops::linear(map.chain, x, residual);
           },
           "x"_a, "residual"_a = nb::none())
+      .def("__call__", &record_map, "x"_a, "residual"_a = nb::none())
       .def("then", &then, "following"_a, "One operation that does what this does and then what follows.");
   m.def("linear", &make_linear, "matrices"_a, "bias"_a = nb::none(), "norm"_a = nb::none(), "post_norm"_a = nb::none(),
         "eps"_a = 0.0f, "activation"_a = "",
@@ -171,7 +254,8 @@ void bind_heads(nb::module_& m) {
             return ops::attend(spec.it, output ? output->chain : ops::Chain{}, qkv, table, caches, to_rows(rows), residual);
           },
           "qkv"_a, "table"_a, "caches"_a, "rows"_a, "output"_a = nb::none(), "residual"_a = nb::none(),
-          "Causal attention of all rows, each over its own sequence's cache, and then the output map.");
+          "Causal attention of all rows, each over its own sequence's cache, and then the output map.")
+      .def("record", &record_heads, "qkv"_a, "rope"_a, "output"_a, "residual"_a = nb::none());
   m.def("heads", &make_heads, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(),
         "eps"_a = 0.0f, "scale"_a = 1.0f, "softcap"_a = 0.0f, "window"_a = 0, "interleaved"_a = false);
 }
@@ -181,6 +265,7 @@ void bind_heads(nb::module_& m) {
 NB_MODULE(_primitives, m) {
   m.doc() = "CPU kernels as MLX operations";
 
+  bind_program(m);
   bind_linear(m);
   bind_heads(m);
   m.def("set_threads", [](int threads) { Pool::shared().resize(threads); }, "threads"_a, nb::call_guard<nb::gil_scoped_release>());

@@ -1,19 +1,11 @@
 #include "primitives.h"
 
-#include <algorithm>
-
-#include "../core/scratch.h"
 #include "node.h"
+#include "shared.h"
 
 namespace edgeinfer::mlx_ops {
 
 namespace {
-
-const float* data_of(const Floats& floats) { return floats ? floats->data() : nullptr; }
-
-void expect(bool condition, const char* message) {
-  if (!condition) throw std::invalid_argument(message);
-}
 
 template <class Operation, typename... Arguments>
 mx::array node(mx::Shape shape, mx::Dtype dtype, std::vector<mx::array> inputs, Arguments&&... arguments) {
@@ -36,30 +28,6 @@ class Embed : public Node {
   std::shared_ptr<const Matrix> matrix_;
   float scale_;
 };
-
-// What lies between the maps of a chain belongs to the thread.
-void run_chain(const Chain& chain, const float* x, int rows, const float* residual, float* out) {
-  thread_local Scratch between[2];
-  for (size_t i = 0; i < chain.size(); i++) {
-    const LinearSpec& spec = *chain[i];
-    const bool last = i + 1 == chain.size();
-    LinearCall call{};
-    call.x = x;
-    call.rows = rows;
-    call.matrix = spec.view();
-    call.norm = data_of(spec.norm);
-    call.eps = spec.eps;
-    call.activation = spec.activation;
-    call.post_norm = data_of(spec.post_norm);
-    call.residual = last ? residual : nullptr;
-    call.out = last ? out : between[i % 2].get<float>(size_t(rows) * spec.columns_out());
-    edgeinfer::linear(call);
-    x = call.out;
-  }
-}
-
-// Puts the result where the residual lies: only the last map writes there, and reads each number before it does.
-bool may_take_residual(const Chain& chain) { return !chain.back()->post_norm; }
 
 class Linear : public Node {
  public:
@@ -101,19 +69,6 @@ class RopeTable : public Node {
   std::vector<Rows> rows_;
 };
 
-HeadsView heads_view(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table) {
-  return {qkv.data<float>(),      spec.heads,
-          spec.kv_heads,          spec.head_dim,
-          data_of(spec.q_norm),   data_of(spec.k_norm),
-          spec.eps,               {table.data<float>(), table.shape(2), spec.interleaved}};
-}
-
-// A cache is one array (2, kv heads, capacity, head_dim): keys in their own order (calls.h), then values.
-CacheView cache_view(const mx::array& cache) {
-  uint16_t* memory = const_cast<uint16_t*>(reinterpret_cast<const uint16_t*>(cache.data<mx::float16_t>()));
-  return {memory, memory + cache.size() / 2, cache.shape(2)};
-}
-
 class Append : public Node {
  public:
   Append(std::shared_ptr<const HeadsSpec> spec, Rows rows) : spec_(std::move(spec)), rows_(rows) {}
@@ -131,17 +86,6 @@ class Append : public Node {
   }
 
  private:
-  static void copy_positions(const CacheView& from, const CacheView& to, const HeadsSpec& spec, int count) {
-    if (from.keys == to.keys) return;
-    for (int head = 0; head < spec.kv_heads; head++) {
-      const int64_t source = int64_t(head) * from.capacity * spec.head_dim;
-      const int64_t target = int64_t(head) * to.capacity * spec.head_dim;
-      const int64_t keys = int64_t(count + STRIP - 1) / STRIP * STRIP * spec.head_dim;
-      std::copy_n(from.keys + source, keys, to.keys + target);
-      std::copy_n(from.values + source, int64_t(count) * spec.head_dim, to.values + target);
-    }
-  }
-
   std::shared_ptr<const HeadsSpec> spec_;
   Rows rows_;
 };
@@ -204,19 +148,11 @@ void expect_heads(const HeadsSpec& spec, const mx::array& qkv, const mx::array& 
          "table: expected the rope table of the same rows");
 }
 
-void expect_cache(const HeadsSpec& spec, const mx::array& cache, int capacity) {
-  expect(cache.dtype() == mx::float16 && cache.ndim() == 4 && cache.shape(0) == 2 && cache.shape(1) == spec.kv_heads &&
-             cache.shape(2) % CHUNK == 0 && cache.shape(2) >= capacity && cache.shape(3) == spec.head_dim,
-         "cache: expected what append() makes, with room for every position");
-}
-
 void expect_inside(const Rows& rows, const mx::array& qkv) {
   expect(rows.first >= 0 && rows.count > 0 && rows.start >= 0 && rows.first <= qkv.shape(0) - rows.count &&
              rows.start <= (1 << 30) - rows.count,
          "rows: expected some that the call has");
 }
-
-int round_up(int64_t positions) { return int((positions + CHUNK - 1) / CHUNK * CHUNK); }
 
 }  // namespace
 
@@ -263,13 +199,11 @@ mx::array append(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, co
   expect(cache || rows.start == 0, "cache: missing, and the rows do not start a sequence");
   std::vector<mx::array> inputs{qkv, table};
   const int needed = rows.start + rows.count;
-  int capacity = round_up(needed);
   if (cache) {
     expect_cache(*spec, *cache, rows.start);
-    // By a quarter more, so that a long reply does not copy its cache every 256 tokens.
-    capacity = needed <= cache->shape(2) ? cache->shape(2) : round_up(std::max<int64_t>(needed, int64_t(needed) * 5 / 4));
     inputs.push_back(*cache);
   }
+  const int capacity = capacity_for(needed, cache ? cache->shape(2) : 0);
   const mx::Shape shape{2, spec->kv_heads, capacity, spec->head_dim};
   return node<Append>(shape, mx::float16, std::move(inputs), std::move(spec), rows);
 }

@@ -1,0 +1,242 @@
+#include "program.h"
+
+#include <cmath>
+#include <set>
+
+#include "node.h"
+#include "shared.h"
+
+namespace edgeinfer::mlx_ops {
+
+namespace {
+
+template <class... Handlers>
+struct Match : Handlers... {
+  using Handlers::operator()...;
+};
+
+std::vector<int> read_by(const Step& step) {
+  const auto both = [](int in, int residual) {
+    return residual < 0 ? std::vector<int>{in} : std::vector<int>{in, residual};
+  };
+  return std::visit(Match{[](const EmbedStep&) { return std::vector<int>{}; },
+                          [&](const MapStep& it) { return both(it.in, it.residual); },
+                          [&](const HeadsStep& it) { return both(it.in, it.residual); },
+                          [](const auto& it) { return std::vector<int>{it.in}; }},
+                    step);
+}
+
+int written_by(const Step& step) {
+  return std::visit([](const auto& it) { return it.out; }, step);
+}
+
+// The value in whose buffer the result may be put, if nothing reads it afterwards; -1: none.
+int overwritable(const Step& step) {
+  return std::visit(
+      Match{[](const MapStep& it) {
+              const bool read_first = it.in != it.residual || it.chain.size() > 1;
+              return may_take_residual(it.chain) && read_first ? it.residual : -1;
+            },
+            [](const HeadsStep& it) { return may_take_residual(it.chain) ? it.residual : -1; },
+            [](const ScaleStep& it) { return it.in; }, [](const SoftcapStep& it) { return it.in; },
+            [](const auto&) { return -1; }},
+      step);
+}
+
+struct Call {  // one run of a program
+  const Program& program;
+  const int32_t* tokens;
+  int rows;  // of values that are computed now: all, or those that are wanted
+  const std::vector<int>& wanted;
+  std::vector<SequenceView> sequences;
+  const std::vector<std::vector<CacheView>>& caches;  // [sequence][heads step]
+  std::vector<float*> memory;                         // of each value
+  std::vector<std::pair<const RopeSpec*, const float*>> tables;
+  int heads_done = 0;
+
+  void operator()(const EmbedStep& it) { edgeinfer::embed(*it.matrix, tokens, rows, 1.0f, memory[it.out]); }
+  void operator()(const ScaleStep& it) {
+    const float* in = memory[it.in];
+    for (int64_t i = 0; i < int64_t(rows) * program.widths[it.in]; i++) memory[it.out][i] = in[i] * it.factor;
+  }
+  void operator()(const SoftcapStep& it) {
+    const float* in = memory[it.in];
+    for (int64_t i = 0; i < int64_t(rows) * program.widths[it.in]; i++)
+      memory[it.out][i] = it.cap * std::tanh(in[i] / it.cap);
+  }
+  void operator()(const MapStep& it) {
+    run_chain(it.chain, memory[it.in], rows, it.residual < 0 ? nullptr : memory[it.residual], memory[it.out]);
+  }
+  void operator()(const HeadsStep& it) {
+    thread_local Scratch scratch;
+    const HeadsSpec& spec = *it.spec;
+    const HeadsView heads = heads_view(spec, memory[it.in], table_of(*it.rope), int(it.rope->frequencies.size()));
+    for (size_t i = 0; i < sequences.size(); i++) {
+      sequences[i].cache = caches[i][heads_done];
+      edgeinfer::append(heads, sequences[i]);
+    }
+    float* mixed = scratch.get<float>(size_t(rows) * spec.heads * spec.head_dim);
+    edgeinfer::attend({heads, spec.scale, spec.softcap, spec.window, mixed}, sequences);
+    run_chain(it.chain, mixed, rows, it.residual < 0 ? nullptr : memory[it.residual], memory[it.out]);
+    heads_done++;
+  }
+  void operator()(const PickStep& it) {
+    const int64_t width = program.widths[it.in];
+    for (size_t i = 0; i < wanted.size(); i++)
+      std::copy_n(memory[it.in] + wanted[i] * width, width, memory[it.out] + int64_t(i) * width);
+    rows = int(wanted.size());
+  }
+
+  const float* table_of(const RopeSpec& rope) {
+    for (const auto& [spec, table] : tables)
+      if (spec == &rope) return table;
+    const size_t pairs = rope.frequencies.size();
+    thread_local std::vector<Scratch> scratch;
+    if (scratch.size() <= tables.size()) scratch.resize(tables.size() + 1);
+    float* table = scratch[tables.size()].get<float>(size_t(rows) * 2 * pairs);
+    for (const SequenceView& each : sequences)
+      edgeinfer::rope_table(each.start, each.rows, rope.frequencies.data(), int(pairs), rope.magnitude,
+                            table + each.first_row * 2 * pairs);
+    tables.push_back({&rope, table});
+    return table;
+  }
+};
+
+constexpr int FEW_ROWS = 64;  // of more, a step's buffers are not kept for the tokens that follow
+
+class Forward : public Node {
+ public:
+  Forward(std::shared_ptr<const Program> program, std::vector<Rows> rows, std::vector<int> wanted,
+          std::vector<bool> copied)
+      : program_(std::move(program)), rows_(std::move(rows)), wanted_(std::move(wanted)), copied_(std::move(copied)) {}
+  DEFINE_NAME(EdgeInferForward)
+
+  // inputs: tokens; then for each sequence its caches, and behind those of one that is copied what they are copied from.
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    allocate(out);
+    launch(inputs, out, [program = program_, rows = rows_, wanted = wanted_, copied = copied_](
+                            const std::vector<mx::array>& in, mx::array& out) {
+      const size_t layers = program->heads.size();
+      std::vector<std::vector<CacheView>> caches(rows.size());
+      std::vector<SequenceView> sequences;
+      size_t at = 1;
+      for (size_t i = 0; i < rows.size(); i++) {
+        for (size_t layer = 0; layer < layers; layer++) caches[i].push_back(cache_view(in[at++]));
+        for (size_t layer = 0; copied[i] && layer < layers; layer++)
+          copy_positions(cache_view(in[at++]), caches[i][layer], *program->heads[layer]->spec, rows[i].start);
+        sequences.push_back({{}, rows[i].first, rows[i].count, rows[i].start});
+      }
+      execute(*program, in[0].data<int32_t>(), int(in[0].size()), wanted, std::move(sequences), caches, out);
+    });
+  }
+
+ private:
+  static void execute(const Program& program, const int32_t* tokens, int rows, const std::vector<int>& wanted,
+                      std::vector<SequenceView> sequences, const std::vector<std::vector<CacheView>>& caches,
+                      mx::array& out) {
+    thread_local std::vector<Scratch> scratch;
+    if (scratch.size() < program.buffers.size()) scratch.resize(program.buffers.size());
+    Call call{program, tokens, rows, wanted, std::move(sequences), caches, {}, {}};
+    for (int id : program.buffer_of) {
+      const auto& buffer = program.buffers[id];
+      const size_t floats = buffer.width * (buffer.of_wanted ? wanted.size() : rows);
+      const bool is_result = id == program.buffer_of[program.result];
+      call.memory.push_back(is_result ? out.data<float>() : scratch[id].get<float>(floats));
+    }
+    for (const Step& step : program.steps) std::visit(call, step);
+    if (rows > FEW_ROWS) scratch.clear();
+  }
+
+  std::shared_ptr<const Program> program_;
+  std::vector<Rows> rows_;
+  std::vector<int> wanted_;
+  std::vector<bool> copied_;
+};
+
+mx::array new_cache(const HeadsSpec& spec, int capacity) {
+  mx::array cache(mx::Shape{2, spec.kv_heads, capacity, spec.head_dim}, mx::float16, nullptr, {});
+  cache.set_data(mx::allocator::malloc(cache.nbytes()));
+  cache.set_status(mx::array::Status::available);
+  return cache;
+}
+
+// Adds a sequence's caches to the inputs; those that are new to `made`. True if old ones are to be copied into them.
+bool add_caches(const Program& program, const Sequence& sequence, std::vector<mx::array>& inputs,
+                std::vector<mx::array>& made) {
+  const Rows& rows = sequence.rows;
+  const int needed = rows.start + rows.count;
+  expect(sequence.caches.size() == program.heads.size(), "caches: expected one for each layer of the program");
+  bool fits = sequence.owned;
+  for (size_t layer = 0; layer < program.heads.size(); layer++) {
+    const auto& cache = sequence.caches[layer];
+    expect(cache || rows.start == 0, "caches: missing, and the rows do not start a sequence");
+    if (cache) expect_cache(*program.heads[layer]->spec, *cache, rows.start);
+    fits = fits && cache && cache->shape(2) >= needed;
+  }
+  for (size_t layer = 0; layer < program.heads.size(); layer++) {
+    const auto& cache = sequence.caches[layer];
+    if (!fits) made.push_back(new_cache(*program.heads[layer]->spec, capacity_for(needed, cache ? cache->shape(2) : 0)));
+    inputs.push_back(fits ? *cache : made.back());
+  }
+  const bool copied = !fits && rows.start > 0;
+  for (size_t layer = 0; copied && layer < program.heads.size(); layer++) inputs.push_back(*sequence.caches[layer]);
+  return copied;
+}
+
+}  // namespace
+
+Program::Program(Recording recording, int result)
+    : steps(std::move(recording.steps)), buffer_of(recording.widths.size(), 0), result(result) {
+  std::vector<size_t> last_read(buffer_of.size(), 0);
+  for (size_t i = 0; i < steps.size(); i++)
+    for (int value : read_by(steps[i])) last_read[value] = i;
+  widths = std::move(recording.widths);
+  std::set<int> free;
+  bool picked = false;
+  for (size_t i = 0; i < steps.size(); i++) {
+    const Step& step = steps[i];
+    if (const auto* it = std::get_if<HeadsStep>(&step)) heads.push_back(it);
+    const int out = written_by(step), old = overwritable(step);
+    picked = picked || std::holds_alternative<PickStep>(step);
+    const bool taken = old >= 0 && last_read[old] == i;
+    if (taken) {
+      buffer_of[out] = buffer_of[old];
+    } else if (!free.empty() && !picked) {
+      buffer_of[out] = free.extract(free.begin()).value();
+    } else {
+      buffer_of[out] = int(buffers.size());
+      buffers.push_back({0, picked});
+    }
+    size_t& width = buffers[buffer_of[out]].width;
+    width = std::max(width, size_t(widths[out]));
+    for (int value : read_by(step))
+      if (last_read[value] == i && !(taken && value == old)) free.insert(buffer_of[value]);
+  }
+  expect(picked && buffers[buffer_of[result]].of_wanted, "a program's result: expected logits of the wanted rows");
+}
+
+Outcome run(std::shared_ptr<const Program> program, const mx::array& tokens, std::vector<Sequence> sequences,
+            std::vector<int> wanted) {
+  expect(tokens.ndim() == 1 && tokens.dtype() == mx::int32, "tokens: expected (rows,) int32");
+  std::vector<mx::array> inputs{tokens};
+  std::vector<Rows> rows;
+  std::vector<bool> copied;
+  std::vector<std::vector<mx::array>> made;
+  int total = 0;
+  for (const Sequence& each : sequences) {
+    expect(each.rows.first == total && each.rows.count > 0 && each.rows.start >= 0 &&
+               each.rows.start <= (1 << 30) - each.rows.count,
+           "rows: expected each to follow the one before");
+    total += each.rows.count;
+    rows.push_back(each.rows);
+    copied.push_back(add_caches(*program, each, inputs, made.emplace_back()));
+  }
+  expect(total == tokens.shape(0), "rows: expected all of the call");
+  for (size_t i = 0; i < wanted.size(); i++)
+    expect(wanted[i] >= 0 && wanted[i] < total && (!i || wanted[i] > wanted[i - 1]), "wanted: expected rows in order");
+  const mx::Shape shape{int(wanted.size()), program->widths[program->result]};
+  auto forward = std::make_shared<Forward>(std::move(program), std::move(rows), std::move(wanted), std::move(copied));
+  return {mx::array(shape, mx::float32, std::move(forward), std::move(inputs)), std::move(made)};
+}
+
+}  // namespace edgeinfer::mlx_ops
