@@ -16,6 +16,7 @@ from edgeinfer.backends.mlx import MLXBackend
 from edgeinfer.cache.kv import KVShape
 from edgeinfer.nn.batch import Batch
 from edgeinfer.nn.forward import Forward
+from tests import architectures
 from tests.models.test_logits import VARIANTS, some_tokens
 from tests.tiny import tiny_gguf
 
@@ -48,8 +49,21 @@ def test_a_recorded_pass_gives_the_bits_of_its_operations(
     tmp_path: Path, architecture: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny_gguf(tmp_path / "m.gguf", architecture, **{"context": 1024, **options})
+    assert MLXBackend.load(path).recorded
+    assert_same_bits(path, monkeypatch)
+
+
+@pytest.mark.parametrize(("architecture", "keys"), architectures.VARIANTS.values(), ids=architectures.VARIANTS.keys())
+def test_architectures_compute_the_same_recorded_or_not(
+    tmp_path: Path, architecture: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that looked at what a batch holds would have that of the recording in it for ever."""
+    path = architectures.tiny(tmp_path / "m.gguf", architecture, keys, context=1024)
+    assert_same_bits(path, monkeypatch)
+
+
+def assert_same_bits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = MLXBackend.load(path, threads=2)
-    assert recorded.recorded
     monkeypatch.setattr("edgeinfer.ops.recorder", lambda: None)
     one_by_one = MLXBackend.load(path, threads=2)
     assert not one_by_one.recorded
