@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from edgeinfer.types import TextDelta as TextDelta
     from edgeinfer.types import Timings as Timings
     from edgeinfer.types import TokenLogprob as TokenLogprob
+    from edgeinfer.types import ToolCall as ToolCall
+    from edgeinfer.types import ToolCallDelta as ToolCallDelta
     from edgeinfer.types import Usage as Usage
 
 __version__ = "0.1.0"
@@ -34,7 +36,7 @@ _HOMES = {
     "edgeinfer.llm": ("LLM", "load"),
     "edgeinfer.types": (
         "Finished", "Message", "ReasoningDelta", "Reply", "SamplingParams", "TextDelta", "Timings", "TokenLogprob",
-        "Usage",
+        "ToolCall", "ToolCallDelta", "Usage",
     ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -20,11 +20,11 @@ from edgeinfer.backends import Choice, choose, open_draft
 from edgeinfer.backends.base import ModelInfo
 from edgeinfer.errors import BadRequest, UnsupportedModel
 from edgeinfer.formats.gguf import open_gguf
-from edgeinfer.generation import structured
+from edgeinfer.generation import structured, toolcalls
 from edgeinfer.generation.context import checked_overflow, first_kept, fit_messages, fit_tokens
 from edgeinfer.generation.engine import Engine, Stream
 from edgeinfer.generation.isolated import IsolatedEngine
-from edgeinfer.generation.reasoning import reasoning_format
+from edgeinfer.generation.reasoning import Reasoning, closing, opened_by, switched_off
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet
 from edgeinfer.hub.sources import Progress as Progress
@@ -33,7 +33,8 @@ from edgeinfer.loading import fit
 from edgeinfer.loading.fit import Needs
 from edgeinfer.settings import load_settings
 from edgeinfer.speculation.sources import shared_by
-from edgeinfer.tokenizer.template import ChatTemplate, lookalike_warning
+from edgeinfer.tokenizer.messages import plain_mappings
+from edgeinfer.tokenizer.template import ChatTemplate, Encoded, lookalike_warning
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import AUTO, DRAFTERS, OFF, Event, Message, Reply, ReplyBuilder, SamplingParams
 
@@ -177,7 +178,7 @@ class LLM:
         return self._whole(_messages(messages), options)
 
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
-        """Yields TextDelta and ReasoningDelta events as text is made, and Finished at the end.
+        """Yields TextDelta, ReasoningDelta and ToolCallDelta events as they are made, and Finished at the end.
 
         A string or token ids are a raw prompt, messages go through the template. Leaving the loop cancels, and so
         does the stream's ``cancel()``, from any thread.
@@ -186,10 +187,11 @@ class LLM:
         ``overflow="refuse"`` (the default: ContextLimit when the prompt does not fit) or ``"drop-oldest"`` (drops the
         oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``speculation="auto"`` (the default:
         tokens are drafted where that is faster, which never changes the text), ``False``, or one drafter of
-        ``info.drafters`` by name, ``tools=[...]`` and ``template_options={...}`` for the template; and one of
-        ``schema=`` (a JSON schema or a pydantic class), ``regex=``, ``choices=[...]`` or ``grammar=`` (Lark), to which
-        the answer then keeps. What cannot be kept to is a BadRequest; an answer cut by ``max_tokens`` ends with
-        ``length`` and is not mended.
+        ``info.drafters`` by name; for messages also ``tools=[...]``, which the model may call, ``reasoning="auto"`` (the
+        default: as the template has it), ``False`` (the model answers at once) or a number of tokens after which its
+        thoughts are closed, and ``template_options={...}`` for the chat template; and one of ``schema=`` (a JSON schema
+        or a pydantic class), ``regex=``, ``choices=[...]`` or ``grammar=`` (Lark), to which the answer then keeps. What
+        cannot be kept to is a BadRequest; an answer cut by ``max_tokens`` ends with ``length`` and is not mended.
         """
         return self._engine.submit(self._request(prompt, options))
 
@@ -255,29 +257,36 @@ class LLM:
         overflow = checked_overflow(options.pop("overflow", "refuse"))
         speculation = _checked_speculation(options.pop("speculation", "auto"))
         tools, template_options = options.pop("tools", None), _template_options(options.pop("template_options", None))
+        budget = _checked_reasoning(options.pop("reasoning", "auto"))
         grammar = structured.compiled({name: options.pop(name, None) for name in structured.NAMES})
         params = _params(options)
         limits = (self.info.context, params.max_tokens)
         if _are_messages(prompt):
-            encoded, truncated = fit_messages(
-                prompt,
-                lambda messages: self.template.encode(messages, self.tokenizer, tools=tools, **template_options),
-                *limits,
-                overflow,
-            )
-            reasoning = None if grammar else reasoning_format(encoded.text)
+            source = self.template.source(bool(tools))
+            if budget == 0:
+                template_options = {**switched_off(source), **template_options}
+
+            def encode(messages: Sequence[Message]) -> Encoded:
+                encoded = self.template.encode(messages, self.tokenizer, tools=tools, **template_options)
+                return self._answering(encoded, source) if budget == 0 else encoded
+
+            encoded, truncated = fit_messages(prompt, encode, *limits, overflow)
+            calls = toolcalls.expected(source, plain_mappings(tools, "tools") or ()) if tools else None
             warnings = (*self._template_warnings, *encoded.warnings)
+            if tools and calls is None:
+                warnings += ("the chat template knows no tools; the model was not told of them",)
             return Request(
                 encoded.ids,
                 params,
                 truncated,
-                reasoning=reasoning,
+                reasoning=None if grammar else Reasoning(opened=opened_by(encoded.text), budget=budget),
+                tools=None if grammar else calls,
                 warnings=warnings,
                 grammar=grammar,
                 speculation=speculation,
             )
-        if tools or template_options:
-            raise BadRequest("tools and template_options need chat messages, not a raw prompt", "tools")
+        if tools or template_options or budget is not None:
+            raise BadRequest("tools, reasoning and template_options need chat messages, not a raw prompt", "tools")
         warnings = ()
         if isinstance(prompt, str):
             if lookalikes := self.tokenizer.lookalikes(prompt):
@@ -285,6 +294,12 @@ class LLM:
             prompt = self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
         ids, truncated = fit_tokens(prompt, *limits, self.tokenizer.bos_id, overflow)
         return Request(ids, params, truncated, warnings=warnings, grammar=grammar, speculation=speculation)
+
+    def _answering(self, encoded: Encoded, source: str) -> Encoded:
+        """A prompt after which the model has no thoughts to write."""
+        closed = closing(encoded.text, source)
+        ids = self.tokenizer.encode(closed, special=True) if closed else []
+        return replace(encoded, ids=[*encoded.ids, *ids], text=encoded.text + closed)
 
     def _whole(self, prompt: Prompt, options: dict[str, Any]) -> Reply:
         reply = ReplyBuilder()
@@ -331,11 +346,12 @@ def _template_options(value: object) -> Mapping[str, Any]:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raises BadRequest for options that no request could have, before there is a model or a prompt."""
-    others = ("overflow", "speculation", "tools", "template_options", *structured.NAMES)
+    others = ("overflow", "speculation", "tools", "reasoning", "template_options", *structured.NAMES)
     structured.compiled(options)
     checked_overflow(options.get("overflow", "refuse"))
     _checked_speculation(options.get("speculation", "auto"))
     _template_options(options.get("template_options"))
+    _checked_reasoning(options.get("reasoning", "auto"))
     _params({name: value for name, value in options.items() if name not in others})
 
 
@@ -347,6 +363,15 @@ def _checked_speculation(value: object) -> str:
     raise BadRequest(
         f"speculation={value!r:.40}: expected 'auto', False, or one of {', '.join(DRAFTERS)}", "speculation"
     )
+
+
+def _checked_reasoning(value: object) -> int | None:
+    """Tokens of thought; None: as many as the model likes."""
+    if value == "auto":
+        return None
+    if value is False or (type(value) is int and value >= 0):
+        return int(value)
+    raise BadRequest(f"reasoning={value!r:.40}: expected 'auto', False or a number of tokens", "reasoning")
 
 
 def _params(options: dict[str, Any]) -> SamplingParams:

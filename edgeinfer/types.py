@@ -221,6 +221,25 @@ class ReasoningDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the model wants called. ``id`` names it in the ``tool`` message that answers it."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """Calls of tools, whole ones; ``text`` is how the model wrote them."""
+
+    text: str
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The last event of every stream."""
 
@@ -235,7 +254,8 @@ class Finished:
     speculation: Speculation = Speculation()
 
 
-Event: TypeAlias = TextDelta | ReasoningDelta | Finished
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta
+Event: TypeAlias = Delta | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +275,20 @@ class Reply:
     speculation: Speculation = Speculation()
     reasoning: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def message(self) -> Message:
+        """The answer as the next message of its conversation; calls of tools are answered by ``tool`` messages."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
+                for call in self.tool_calls
+            ]
+        return message
 
 
 class ReplyBuilder:
@@ -265,13 +299,17 @@ class ReplyBuilder:
         self._reasoning: list[str] = []
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._tool_calls: list[ToolCall] = []
         self._finished: Finished | None = None
 
     def add(self, event: Event) -> None:
         if isinstance(event, Finished):
             self._finished = event
             return
-        (self._text if isinstance(event, TextDelta) else self._reasoning).append(event.text)
+        if isinstance(event, ToolCallDelta):
+            self._tool_calls.extend(event.calls)
+        else:
+            (self._text if isinstance(event, TextDelta) else self._reasoning).append(event.text)
         self._ids.extend(event.ids)
         self._logprobs.extend(event.logprobs)
 
@@ -285,5 +323,6 @@ class ReplyBuilder:
             ids=tuple(self._ids),
             reasoning="".join(self._reasoning),
             logprobs=tuple(self._logprobs),
+            tool_calls=tuple(self._tool_calls),
             **shared,
         )

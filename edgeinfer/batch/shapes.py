@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from edgeinfer.batch.rows import Row
 from edgeinfer.errors import EdgeInferError
-from edgeinfer.types import Reply, TokenLogprob
+from edgeinfer.types import Reply, TokenLogprob, ToolCall
 
 
 def answer_line(row: Row, reply: Reply, model: str, fingerprint: str) -> dict[str, Any]:
@@ -89,8 +90,17 @@ def _chat_choice(reply: Reply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = [_tool_call(call) for call in reply.tool_calls]
+        message["content"] = reply.text or None
     logprobs = {"content": [_chat_logprob(token) for token in reply.logprobs]} if reply.logprobs else None
-    return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reply.finish_reason}
+    reason = "tool_calls" if reply.tool_calls and reply.finish_reason == "stop" else reply.finish_reason
+    return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _text_choice(reply: Reply) -> dict[str, Any]:

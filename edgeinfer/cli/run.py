@@ -32,6 +32,7 @@ from edgeinfer.types import (
     ReplyBuilder,
     SamplingParams,
     TextDelta,
+    ToolCallDelta,
 )
 from edgeinfer.units import human_bytes
 
@@ -56,6 +57,13 @@ if TYPE_CHECKING:
 )
 @click.option("--schema", default="", metavar="JSON|FILE", help="A JSON schema that the answer keeps to.")
 @click.option("--regex", default="", help="A regular expression that the answer keeps to.")
+@click.option("--tools", default="", metavar="JSON|FILE", help="Tools that the model may call, as OpenAI lists them.")
+@click.option(
+    "--reasoning",
+    default="auto",
+    metavar="auto|off|N",
+    help="Thinking before the answer: as the model has it, none, or at most N tokens. Default: auto.",
+)
 @click.option(
     "--speculation",
     type=click.Choice([AUTO, OFF, *DRAFTERS]),
@@ -77,6 +85,8 @@ def command(
     overflow: str,
     schema: str,
     regex: str,
+    tools: str,
+    reasoning: str,
     speculation: str,
     draft_model: str,
     model: str,
@@ -92,7 +102,10 @@ def command(
     text, system = read_prompt(prompt), checked_text(system, "--system")
     if raw and (system or template):
         raise BadRequest("--raw goes without --system and --template: nothing is put around the prompt", "raw")
-    structure = {"schema": read_schema(schema) or None, "regex": regex or None}
+    structure = {"schema": read_json(schema, "schema") or None, "regex": regex or None}
+    thinking = {"reasoning": read_reasoning(reasoning), "tools": read_tools(tools)}
+    if raw and any(value not in (None, "auto") for value in thinking.values()):
+        raise BadRequest("--raw goes without --tools and --reasoning, which are the chat template's", "raw")
     import edgeinfer
 
     with (
@@ -110,7 +123,12 @@ def command(
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
         stream = llm.stream(
-            text if raw else messages, params=params, overflow=overflow, speculation=speculation, **structure
+            text if raw else messages,
+            params=params,
+            overflow=overflow,
+            speculation=speculation,
+            **structure,
+            **({} if raw else thinking),
         )
         printer = None if as_json else _Printer()
         reply, interrupted = _follow(stream, printer)
@@ -135,14 +153,34 @@ def read_prompt(prompt: str | None) -> str:
     return text
 
 
-def read_schema(schema: str) -> str:
-    """A schema as JSON: given itself, or in a file."""
-    if not schema or schema.lstrip().startswith("{"):
-        return schema
+def read_json(text: str, option: str) -> str:
+    """JSON, given itself or in a file."""
+    if not text or text.lstrip().startswith(("{", "[")):
+        return text
     try:
-        return Path(schema).read_text(encoding="utf-8")
+        return Path(text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"--schema {schema:.60}: neither JSON nor a file ({error})", "schema") from None
+        raise BadRequest(f"--{option} {text:.60}: neither JSON nor a file ({error})", option) from None
+
+
+def read_tools(text: str) -> list[Any] | None:
+    if not text:
+        return None
+    try:
+        tools = json.loads(read_json(text, "tools"))
+    except ValueError as error:
+        raise BadRequest(f"--tools: no JSON ({error})", "tools") from None
+    return tools if isinstance(tools, list) else [tools]
+
+
+def read_reasoning(text: str) -> str | int:
+    if text == "auto":
+        return text
+    if text == "off":
+        return False
+    if not text.isdecimal():
+        raise BadRequest(f"--reasoning {text:.40}: expected auto, off or a number of tokens", "reasoning")
+    return int(text)
 
 
 def _piped(prompt: str | None) -> str:
@@ -200,6 +238,9 @@ class _Printer:
                 click.echo(sanitize(text), nl=False)
                 sys.stdout.flush()
                 self._line_open = not text.endswith("\n")
+            case ToolCallDelta(text):
+                click.echo(sanitize(text))
+                self._line_open = False
             case ReasoningDelta() if not self._thinking:
                 self._thinking = True
                 note("thinking …")

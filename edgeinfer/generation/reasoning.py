@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from edgeinfer.types import ToolCall
+
+Kind: TypeAlias = Literal["text", "reasoning", "tools"]
 
 
 @dataclass(frozen=True, slots=True)
 class Markers:
+    """What stands around thoughts, and what may stand before the answer that follows them."""
+
     start: str
     end: str
+    answer: str = ""
 
 
 FORMATS = (
@@ -18,21 +27,48 @@ FORMATS = (
     Markers("[THINK]", "[/THINK]"),  # Magistral
     Markers("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A Reasoning
     Markers("<|begin_of_thought|>", "<|end_of_thought|>"),  # OpenThinker
+    Markers("<|channel>thought", "<channel|>"),  # Gemma 4
+    Markers("<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant<|channel|>final<|message|>"),  # gpt-oss
+    Markers("<|channel|>final<|message|>", ""),  # gpt-oss where it does not think
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What may stand at the beginning of an answer; ``opened``: the prompt ends inside this block already."""
+    """What may stand at the beginning of an answer; ``opened``: the prompt ends inside this block already.
+
+    budget: tokens of thought after which the block is closed for the model; None: as many as it likes.
+    """
 
     formats: tuple[Markers, ...] = FORMATS
     opened: Markers | None = None
+    budget: int | None = None
 
 
-def reasoning_format(prompt: str) -> Reasoning:
-    """What to expect of the answer to a rendered chat prompt, whose template may have opened the block."""
+SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the variable that turns thinking on and off: Qwen3, GLM, SmolLM3, Gemma 4; DeepSeek, Granite."""
+
+
+def opened_by(prompt: str) -> Markers | None:
+    """The block that a rendered chat prompt ends inside of, where its template opened one."""
     end = prompt.rstrip()
-    return Reasoning(opened=next((markers for markers in FORMATS if end.endswith(markers.start)), None))
+    return next((markers for markers in FORMATS if markers.end and end.endswith(markers.start)), None)
+
+
+def switched_off(template: str) -> dict[str, bool]:
+    """The variables that keep the model of this template from thinking, where it knows such."""
+    return {name: False for name in SWITCHES if re.search(rf"\b{name}\b", template)}
+
+
+def closing(prompt: str, template: str) -> str:
+    """What has to follow a rendered prompt for the model to answer without a thought: an empty block where the
+    template opened one, or knows the markers and has written none; else nothing."""
+    if markers := opened_by(prompt):
+        return f"\n{markers.end}\n\n"
+    first = FORMATS[0]
+    if first.end in template and not prompt.rstrip().endswith(first.end):
+        return f"{first.start}\n\n{first.end}\n\n"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +76,9 @@ class Segment:
     """A stretch of one kind; ``end`` counts the characters up to it, markers included."""
 
     text: str
-    thinking: bool
+    kind: Kind
     end: int
+    calls: tuple[ToolCall, ...] = ()
 
 
 class Splitter:
@@ -55,12 +92,14 @@ class Splitter:
         self._starts = reasoning.formats if reasoning and not reasoning.opened else ()
         self._open = reasoning.opened if reasoning else None
         self._skipping = self._open is not None  # white space after a marker
+        self._answer = ""  # what may stand before the answer and is none of it
         self._held = ""
         self._consumed = 0
 
     @property
-    def thinking(self) -> bool:
-        return self._open is not None
+    def open(self) -> Markers | None:
+        """The markers of the block that is being written."""
+        return self._open
 
     def push(self, piece: str) -> list[Segment]:
         """The segments that are settled now, in order; none is empty."""
@@ -71,6 +110,8 @@ class Splitter:
         if self._open and not self._think(self._open, segments):
             return segments
         self._skip()
+        if self._answer and not self._find_answer():
+            return segments
         self._emit(len(self._held), segments)
         return segments
 
@@ -85,7 +126,7 @@ class Splitter:
         body = self._held.lstrip()
         for markers in self._starts:
             if body.startswith(markers.start):
-                self._open, self._starts, self._skipping = markers, (), True
+                self._open, self._starts, self._skipping = markers if markers.end else None, (), True
                 self._drop(len(self._held) - len(body) + len(markers.start))
                 return True
         if any(markers.start.startswith(body) for markers in self._starts):
@@ -98,11 +139,20 @@ class Splitter:
         self._skip()
         place = self._held.find(markers.end)
         if place < 0:
-            self._emit(len(self._held) - _overlap(self._held, markers.end), segments)
+            self._emit(len(self._held) - overlap(self._held, markers.end), segments)
             return False
         self._emit(place, segments)
         self._drop(len(markers.end))
-        self._open, self._skipping = None, True
+        self._open, self._skipping, self._answer = None, True, markers.answer
+        return True
+
+    def _find_answer(self) -> bool:
+        """Whether it is settled what stands before the answer."""
+        if self._held != self._answer and self._answer.startswith(self._held):
+            return False
+        if self._held.startswith(self._answer):
+            self._drop(len(self._answer))
+        self._answer = ""
         return True
 
     def _skip(self) -> None:
@@ -119,9 +169,9 @@ class Splitter:
         if count:
             text = self._held[:count]
             self._drop(count)
-            segments.append(Segment(text, self.thinking, self._consumed))
+            segments.append(Segment(text, "reasoning" if self._open else "text", self._consumed))
 
 
-def _overlap(text: str, marker: str) -> int:
+def overlap(text: str, marker: str) -> int:
     """The length of the longest end of ``text`` that begins ``marker``."""
     return next((size for size in range(min(len(text), len(marker) - 1), 0, -1) if text.endswith(marker[:size])), 0)

@@ -11,6 +11,7 @@ from edgeinfer.backends.base import ModelInfo
 from edgeinfer.errors import BadRequest
 from edgeinfer.generation.context import fit_tokens
 from edgeinfer.generation.reasoning import Reasoning
+from edgeinfer.generation.toolcalls import Tools
 from edgeinfer.types import AUTO, OFF, SamplingParams
 
 
@@ -22,7 +23,8 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
     truncated: bool = False  # the prompt was cut before; passed on to Finished
     end_ids: frozenset[int] | None = None  # tokens that end the answer; None: the tokenizer's
-    reasoning: Reasoning | None = None  # None: all is text
+    reasoning: Reasoning | None = None  # None: no thoughts are looked for
+    tools: Tools | None = None  # None: no calls are looked for
     warnings: Sequence[str] = ()  # passed on to Finished
     grammar: str = ""  # what the answer keeps to, as ``structured.compiled`` gives it
     speculation: str = AUTO  # who drafts: "auto", "off", or a drafter by name

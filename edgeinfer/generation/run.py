@@ -65,6 +65,7 @@ class Run:
         self._fed = 0  # prompt tokens in the sequence
         self._cached = 0
         self._made = 0
+        self._thought = 0  # tokens of thought
         self._planned = 0  # tokens of the chunk that is being computed
         self._fresh: list[int] = []  # tokens of this step
         self._drafted = self._accepted = 0
@@ -128,6 +129,11 @@ class Run:
         return self._planned
 
     @property
+    def forced(self) -> bool:
+        """More than the last token has to be fed: tokens that were put into the answer, not sampled."""
+        return not self.prefilling and self._ahead is None and len(self._unfed) > 1
+
+    @property
     def room(self) -> int:
         """Tokens that may still come after the next one."""
         return self._limit - self._made - 1
@@ -145,9 +151,9 @@ class Run:
         if self._ahead is not None:
             leaving = self.pilot is not None and self.pilot.leaving
             return Chunk(self._state, self._xp.maximum(self._ahead, 0)) if self.room and not leaving else None
-        draft = self._draft
-        self._planned += len(draft)
-        return Chunk(self._state, [self._history[-1], *draft], "all" if draft else "last")
+        draft, unfed = self._draft, self._unfed
+        self._planned = len(unfed) + len(draft)
+        return Chunk(self._state, [*unfed, *draft], "all" if draft else "last")
 
     def launch(self, chunk: Chunk | None, logits: Any) -> list[Any]:
         """The next token as a lazy array, where decoding is pipelined and there is a row to sample."""
@@ -178,6 +184,8 @@ class Run:
             if self._xp is None and chunk.rows == "last":
                 reason = self._take(self._sampler.on_host(on_host(logits[-1]), self._history))
         self._ahead, self._next = self._next, None
+        if reason is None and self._thought_enough:
+            reason = self._close_thoughts()
         if self.pilot is not None:
             self.pilot.observe(self._fresh, accepted, decoding=chunk is not None and not (prefilling or in_vain))
         if reason:
@@ -233,11 +241,33 @@ class Run:
         for place, choice in enumerate(choices):
             reason = self._take(choice)
             accepted += place < len(draft) and choice.id == draft[place]
-            if reason:
+            if reason or self._thought_enough:
                 break
         self._drafted += len(draft)
         self._accepted += accepted
         return reason, accepted
+
+    @property
+    def _unfed(self) -> Sequence[int]:
+        """Tokens of the answer that the sequence does not hold yet."""
+        return self._history[self._state.length :]
+
+    @property
+    def _thought_enough(self) -> bool:
+        reasoning, writer = self.request.reasoning, self._writer
+        if reasoning is None or reasoning.budget is None or writer is None:
+            return False
+        return writer.thinking is not None and self._thought >= reasoning.budget
+
+    def _close_thoughts(self) -> FinishReason | None:
+        """Writes the end of the thoughts for the model, which then goes on from there with its answer."""
+        assert self._writer is not None
+        assert self._writer.thinking is not None
+        self._ahead = None  # what it would have thought next
+        for token in self._tokenizer.encode(f"\n{self._writer.thinking.end}\n\n", special=True):
+            if reason := self._take(Choice(token)):
+                return reason
+        return None
 
     def _read_ahead(self) -> Choice:
         token = int(self._ahead.item())
@@ -257,6 +287,7 @@ class Run:
         self._history.append(choice.id)
         for event in self._writer.add(choice.id, self._logprob(choice)):
             self.outlet.put(event)
+        self._thought += self._writer.thinking is not None
         if self._writer.stop is not None or (self._sampler is not None and self._sampler.finished):
             return "stop"
         return "length" if self._made >= self._limit else None

@@ -136,7 +136,8 @@ class Scheduler:
                 params = run.request.params
                 constraint = self._constraint_for(run)
                 sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params), constraint)
-                writer = Writer(Detokenizer(self._tokenizer, continues=True), params.stop, run.request.reasoning)
+                decoder = Detokenizer(self._tokenizer, continues=True)
+                writer = Writer(decoder, params.stop, run.request.reasoning, run.request.tools)
                 try:
                     run.open(self.backend, sampler, writer)
                 except LimitExceeded:
@@ -202,7 +203,7 @@ class Scheduler:
                 if run.pilot is not None:
                     run.pilot.rest()
             return
-        self._candidates = [Candidate(run.pilot, run.room, run.pipelined) for run in decoding]
+        self._candidates = [Candidate(run.pilot, 0 if run.forced else run.room, run.pipelined) for run in decoding]
         self._depth = sum(run.length for run in decoding) // len(decoding)
         self._speculation.choose(self._candidates, self._depth)
 

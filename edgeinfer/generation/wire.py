@@ -12,6 +12,7 @@ from edgeinfer.backends.base import ModelInfo
 from edgeinfer.errors import EdgeInferError, MemoryLimit
 from edgeinfer.generation.reasoning import Markers, Reasoning
 from edgeinfer.generation.request import Request
+from edgeinfer.generation.toolcalls import Tools
 from edgeinfer.types import (
     DrafterReport,
     Event,
@@ -22,10 +23,12 @@ from edgeinfer.types import (
     TextDelta,
     Timings,
     TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
     Usage,
 )
 
-_EVENTS = {kind.__name__: kind for kind in (TextDelta, ReasoningDelta, Finished)}
+_EVENTS = {kind.__name__: kind for kind in (TextDelta, ReasoningDelta, ToolCallDelta, Finished)}
 
 
 def pack_request(request: Request) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def pack_request(request: Request) -> dict[str, Any]:
         "truncated": request.truncated,
         "end_ids": None if request.end_ids is None else sorted(request.end_ids),
         "reasoning": None if request.reasoning is None else asdict(request.reasoning),
+        "tools": None if request.tools is None else asdict(request.tools),
         "warnings": list(request.warnings),
         "grammar": request.grammar,
         "speculation": request.speculation,
@@ -52,6 +56,7 @@ def unpack_request(packed: Mapping[str, Any]) -> Request:
         truncated=packed["truncated"],
         end_ids=None if packed["end_ids"] is None else frozenset(packed["end_ids"]),
         reasoning=None if packed["reasoning"] is None else _reasoning(packed["reasoning"]),
+        tools=None if packed["tools"] is None else Tools(**packed["tools"]),
         warnings=packed["warnings"],
         grammar=packed["grammar"],
         speculation=packed["speculation"],
@@ -73,6 +78,8 @@ def unpack_event(packed: dict[str, Any]) -> Event:
     else:
         packed["ids"] = tuple(packed["ids"])
         packed["logprobs"] = tuple(_logprob(item) for item in packed["logprobs"])
+    if kind is ToolCallDelta:
+        packed["calls"] = tuple(ToolCall(**call) for call in packed["calls"])
     return kind(**packed)
 
 
@@ -105,7 +112,8 @@ def unpack_info(packed: Mapping[str, Any]) -> ModelInfo:
 
 def _reasoning(packed: Mapping[str, Any]) -> Reasoning:
     opened = packed["opened"]
-    return Reasoning(tuple(Markers(**item) for item in packed["formats"]), Markers(**opened) if opened else None)
+    formats = tuple(Markers(**item) for item in packed["formats"])
+    return Reasoning(formats, Markers(**opened) if opened else None, packed["budget"])
 
 
 def _logprob(packed: Mapping[str, Any]) -> TokenLogprob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -75,10 +76,30 @@ def _message(message: Any, place: str) -> dict[str, Any]:
         result["content"] = _content(result["content"], f"{place}.content")
     elif not result.get("tool_calls"):
         raise _bad(f"{place}.content", None, "text or a list of text parts")
+    if "tool_calls" in result:
+        result["tool_calls"] = [_tool_call(call) for call in _listed(result["tool_calls"], f"{place}.tool_calls")]
     reasoning = next((result[key] for key in _REASONING_KEYS if key in result), None)
     if reasoning is not None:
         result = {"thinking": reasoning, **result, "reasoning_content": reasoning}
     return result
+
+
+def _listed(value: Any, place: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _bad(place, value, "a list of calls")
+    return value
+
+
+def _tool_call(call: Any) -> Any:
+    """A call as templates want it: with arguments as an object, where OpenAI has them as JSON in a string."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 def _content(content: Any, place: str) -> str:

@@ -13,6 +13,7 @@ from edgeinfer.backends.tape import TapeBackend
 from edgeinfer.batch import run_batch
 from edgeinfer.generation.engine import Engine
 from edgeinfer.llm import LLM
+from edgeinfer.tokenizer.template import Encoded
 from tests.generation.fakes import END, LETTERS, FakeTokenizer
 
 SAY, DONE = LETTERS.index(b":"), LETTERS.index(b"=")
@@ -22,22 +23,25 @@ class Tokens(FakeTokenizer):
     bos_id = None
     add_bos = False
 
-    def encode(self, text: str, add_bos: bool = False) -> list[int]:
+    def encode(self, text: str, special: bool = False, add_bos: bool = False) -> list[int]:
         return [self.pieces.index(character.encode()) for character in text]
 
     def lookalikes(self, text: str) -> list[str]:
         return []
 
 
-class Encoded:
-    def __init__(self, ids: list[int], text: str) -> None:
-        self.ids, self.text, self.warnings = ids, text, ()
-
-
 class PlainTemplate:
-    """All contents in a row."""
+    """All contents in a row. Its source tells which tools and thoughts it knows of."""
 
-    def encode(self, messages: Sequence[Any], tokenizer: Tokens, tools: object = None) -> Encoded:
+    def __init__(self, source: str = "") -> None:
+        self._source = source
+        self.given: dict[str, Any] = {}
+
+    def source(self, tools: bool = False) -> str:
+        return self._source
+
+    def encode(self, messages: Sequence[Any], tokenizer: Tokens, tools: object = None, **variables: Any) -> Encoded:
+        self.given = {"tools": tools, **variables}
         text = "".join(message["content"] for message in messages)
         return Encoded(tokenizer.encode(text), text)
 
@@ -56,9 +60,12 @@ def echo(history: Sequence[int]) -> int:
 
 
 def taped(
-    tape: Callable[[Sequence[int]], int] = echo, backends: list[TapeBackend] | None = None, **options: Any
+    tape: Callable[[Sequence[int]], int] = echo,
+    backends: list[TapeBackend] | None = None,
+    source: str = "",
+    **options: Any,
 ) -> LLM:
-    """A loaded model; ``backends`` receives its tape."""
+    """A loaded model; ``backends`` receives its tape, ``source`` is its template's."""
 
     def open_backend() -> TapeBackend:
         backend = TapeBackend(tape, vocab_size=len(LETTERS), **options)
@@ -67,7 +74,7 @@ def taped(
         return backend
 
     tokenizer: Any = Tokens()
-    template: Any = PlainTemplate()
+    template: Any = PlainTemplate(source)
     return LLM("tape", Choice("tape", "a test"), Engine(open_backend, tokenizer), tokenizer, template)
 
 

@@ -36,7 +36,7 @@ class FakeTokenizer:
     def token_text(self, index: int) -> str:
         return self.pieces[index].decode(errors="replace")
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special: bool = False) -> list[int]:
         data, ids = text.encode(), []
         while data:
             best = max(
@@ -47,7 +47,7 @@ class FakeTokenizer:
             data = data[len(self.pieces[best]) :]
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], special: bool = True) -> str:
         return b"".join(self.pieces[index] for index in ids).decode(errors="replace")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeinfer.generation.reasoning import FORMATS, Markers, Reasoning, Splitter, reasoning_format
+from edgeinfer.generation.reasoning import FORMATS, Markers, Reasoning, Splitter, closing, opened_by, switched_off
 
 
 def run(pieces: list[str], reasoning: Reasoning | None) -> tuple[str, str]:
@@ -19,11 +19,11 @@ def run(pieces: list[str], reasoning: Reasoning | None) -> tuple[str, str]:
     assert ends == sorted(ends)
     assert all(segment.text for segment in segments)
     assert not ends or ends[-1] <= sum(map(len, pieces))
-    thoughts = "".join(segment.text for segment in segments if segment.thinking)
-    return thoughts, "".join(segment.text for segment in segments if not segment.thinking)
+    thoughts = "".join(segment.text for segment in segments if segment.kind == "reasoning")
+    return thoughts, "".join(segment.text for segment in segments if segment.kind != "reasoning")
 
 
-@pytest.mark.parametrize("markers", FORMATS, ids=lambda markers: markers.start)
+@pytest.mark.parametrize("markers", [row for row in FORMATS if row.end], ids=lambda markers: markers.start)
 @settings(deadline=None)
 @given(cuts=st.sets(st.integers(1, 80)))
 def test_markers_are_found_across_any_pieces(markers: Markers, cuts: set[int]) -> None:
@@ -51,11 +51,32 @@ def test_the_cutting_never_matters(pieces: list[str]) -> None:
 
 
 def test_a_block_that_the_template_opened() -> None:
-    reasoning = reasoning_format("<|im_start|>assistant\n<think>\n")
-    assert reasoning.opened == FORMATS[0]
-    assert run(["Hm", ".</th", "ink> Yes"], reasoning) == ("Hm.", "Yes")
-    assert reasoning_format("<|im_start|>assistant\n").opened is None
-    assert reasoning_format("<think>\n\n</think>\n\n").opened is None
+    opened = opened_by("<|im_start|>assistant\n<think>\n")
+    assert opened == FORMATS[0]
+    assert run(["Hm", ".</th", "ink> Yes"], Reasoning(opened=opened)) == ("Hm.", "Yes")
+    assert opened_by("<|im_start|>assistant\n") is None
+    assert opened_by("<think>\n\n</think>\n\n") is None
+
+
+def test_what_keeps_a_model_from_thinking() -> None:
+    assert switched_off("{% if enable_thinking %}<think>{% endif %}") == {"enable_thinking": False}
+    assert switched_off("{{ messages[0].content }}") == {}
+    template = "… <think> … </think> …"
+    assert closing("assistant\n<think>\n", template) == "\n</think>\n\n"
+    assert closing("assistant\n", template) == "<think>\n\n</think>\n\n"
+    assert closing("assistant\n<think>\n\n</think>\n\n", template) == ""
+    assert closing("assistant\n", "{{ messages[0].content }}") == ""
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_harmony_names_the_channel_of_the_answer(cut: int) -> None:
+    thought = "<|channel|>analysis<|message|>Hm.<|end|>"
+    text = f"{thought}<|start|>assistant<|channel|>final<|message|>Yes"
+    pieces = [text[start : start + cut] for start in range(0, len(text), cut)]
+    assert run(pieces, Reasoning()) == ("Hm.", "Yes")
+    assert run([thought, "Yes"], Reasoning()) == ("Hm.", "Yes")
+    assert run([f"{thought}<|start|>assi"], Reasoning()) == ("Hm.", "<|start|>assi")
+    assert run(["<|channel|>final<|message|>Yes"], Reasoning()) == ("", "Yes")
 
 
 @pytest.mark.parametrize(
