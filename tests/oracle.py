@@ -1,7 +1,6 @@
 """A forward pass in numpy float32, written from the published formulas alone: nothing is shared with the package.
 
-Whole sequences, no cache, one attention matrix a head: slow and plain. Weights come through ``gguf`` or ggml.
-ggml.
+Whole sequences, no cache, one attention matrix a head: slow and plain. Weights are read by ``gguf`` or ggml.
 """
 
 from __future__ import annotations
