@@ -11,7 +11,10 @@ from importlib.resources import files
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model that may be asked for by name; ``quant``, ``size`` (bytes) and ``sha256`` where they are pinned."""
+    """A model that may be asked for by name; ``quant``, ``size`` (bytes) and ``sha256`` where they are pinned.
+
+    ``about`` is a size to the nearest per cent, for what is not pinned: enough to say what fits before anyone asks.
+    """
 
     name: str
     source: str  # as ``pull`` takes it
@@ -20,6 +23,7 @@ class Entry:
     quant: str = ""
     size: int = 0
     sha256: str = ""
+    about: int = 0  # bytes
 
 
 @cache

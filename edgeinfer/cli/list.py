@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from edgeinfer.cli.terminal import note
 from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
-    from edgeinfer.hub.sources import LocalModel
+    from edgeinfer.library import LocalModel
 
 
 @click.command()
@@ -26,16 +26,12 @@ def command(folders: tuple[Path, ...], catalogue: bool, as_json: bool) -> None:
 
     Any of them runs by its name or path; those of other programs are used in place and never changed.
     """
-    from edgeinfer.hub.local import in_folder
-    from edgeinfer.hub.sources import local_models
-    from edgeinfer.settings import load_settings
+    from edgeinfer.library import on_disk
 
     if catalogue:
         _catalogue(as_json)
         return
-    settings = load_settings()
-    found = [model for folder in folders for model in in_folder(folder)] if folders else local_models(settings)
-    models = [_with_header(model) for model in found]
+    models = on_disk(folders)
     if as_json:
         click.echo(json.dumps([_row(model) for model in models], indent=1))
     elif models:
@@ -46,27 +42,23 @@ def command(folders: tuple[Path, ...], catalogue: bool, as_json: bool) -> None:
 
 
 def _catalogue(as_json: bool) -> None:
+    from edgeinfer import library
     from edgeinfer.catalog import catalogue
 
+    rate = library.bandwidth()
+    rows, told = [], []
+    for entry in catalogue().values():
+        size = entry.size or entry.about
+        fits, speed = library.fit(size).fits, library.forecast(size, rate)
+        about = "" if entry.size else "~"
+        row = (entry.name, about + human_bytes(size), "fits" if fits else "too big", f"{speed:,.0f}")
+        rows.append((*row, entry.license))
+        told.append(asdict(entry) | {"fits": fits, "forecast": round(speed, 1)})
     if as_json:
-        click.echo(json.dumps([asdict(entry) for entry in catalogue().values()], indent=1))
+        click.echo(json.dumps(told, indent=1))
         return
-    rows = [(entry.name, entry.title, entry.license) for entry in catalogue().values()]
-    click.echo(table(("NAME", "TITLE", "LICENCE"), rows, width()))
-
-
-def _with_header(model: LocalModel) -> LocalModel:
-    """The model with what its file says of itself, where its name or manifest does not say it."""
-    from edgeinfer.errors import ModelError
-    from edgeinfer.hub.header import read_header
-
-    if model.architecture and model.quant:
-        return model
-    try:
-        header = read_header(model.path)
-    except (ModelError, OSError):
-        return replace(model, architecture=model.architecture or "?", quant=model.quant or "?")
-    return replace(model, architecture=header.architecture or "?", quant=model.quant or header.quant)
+    click.echo(table(("NAME", "SIZE", "MEMORY", "TOKENS/S", "LICENCE"), rows, width(), frozenset({1, 3})))
+    note("tokens/s are a forecast from this machine's memory bandwidth; `edgeinfer bench` measures")
 
 
 def _row(model: LocalModel) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,27 +15,7 @@ from edgeinfer.sanitize import sanitize
 from edgeinfer.units import human_bytes
 
 if TYPE_CHECKING:
-    from edgeinfer.hub.sources import LocalModel, Plan
-    from edgeinfer.settings import Settings
-
-_OVERHEAD = 1.1  # of the weights: what repacking and buffers take
-_CONTEXT = 256 * 10**6  # bytes of a short conversation and of the program
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Whether weights of some bytes would fit the memory that is available now."""
-
-    needed: int
-    available: int
-
-    @property
-    def fits(self) -> bool:
-        return self.needed <= self.available
-
-    def __str__(self) -> str:
-        verdict = "fits" if self.fits else "will not fit"
-        return f"{verdict}: about {human_bytes(self.needed)} of {human_bytes(self.available)} available memory"
+    from edgeinfer.library import LocalModel, Plan
 
 
 @click.command()
@@ -47,33 +26,26 @@ def command(name: str, as_json: bool) -> None:
 
     What it is and what it takes is shown before anything is downloaded. An interrupted pull goes on where it stopped.
     """
-    from edgeinfer.hub.sources import fetch, find, plan
-    from edgeinfer.settings import load_settings
+    from edgeinfer import library
 
-    settings = load_settings()
-    model = find(name, settings)
+    model = library.find(name)
     if model is None:
-        planned = plan(name, settings)
-        _announce(planned, settings, as_json)
+        planned = library.plan(name)
+        _announce(planned, as_json)
         with download_progress(as_json) as progress:
-            model = fetch(planned, settings, progress)
+            model = library.fetch(planned, progress)
     elif not as_json:
         note(f"{model.name} is here already ({model.origin})")
     click.echo(json.dumps(_result(model)) if as_json else f"{sanitize(model.name)}: {sanitize(str(model.path))}")
 
 
-def fit(weight_bytes: int) -> Fit:
-    import psutil
+def _announce(planned: Plan, as_json: bool) -> None:
+    from edgeinfer import library
 
-    return Fit(int(weight_bytes * _OVERHEAD) + _CONTEXT, int(psutil.virtual_memory().available))
-
-
-def _announce(planned: Plan, settings: Settings, as_json: bool) -> None:
-    from edgeinfer.hub.partial import free_bytes
-
-    free = free_bytes(settings.models_folder)
+    folder, free = library.disk_free()
     weights = planned.weight_bytes or planned.download_bytes
-    memory = fit(weights) if weights is not None else None
+    memory = library.fit(weights) if weights is not None else None
+    speed = library.forecast(weights, library.bandwidth()) if weights is not None else None
     if as_json:
         row: dict[str, Any] = {
             "event": "plan",
@@ -88,6 +60,7 @@ def _announce(planned: Plan, settings: Settings, as_json: bool) -> None:
             "memory_needed": memory.needed if memory else None,
             "memory_available": memory.available if memory else None,
             "fits": memory.fits if memory else None,
+            "forecast": round(speed, 1) if speed else None,
         }
         click.echo(json.dumps(row))
         return
@@ -96,8 +69,9 @@ def _announce(planned: Plan, settings: Settings, as_json: bool) -> None:
         ("licence", planned.license or "not stated"),
         ("quant", planned.quant or "not stated"),
         ("download", _size(planned)),
-        ("disk", f"{human_bytes(free)} free in {settings.models_folder}"),
+        ("disk", f"{human_bytes(free)} free in {folder}"),
         ("memory", str(memory) if memory else "unknown until it is here"),
+        ("speed", f"about {speed:,.0f} tokens/s on this machine, a forecast" if speed else "unknown until it is here"),
     )
     note(facts(rows, width(sys.stderr)))
 

@@ -5,6 +5,8 @@ A model exists when its manifest does; the manifest is written last and deleted 
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -44,6 +46,15 @@ class Manifest:
     architecture: str = ""
     pulled_at: str = ""
     version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A model, or what was left of a pull, in the trash; ``freed`` bytes come back when that is emptied."""
+
+    name: str
+    freed: int
+    folder: Path
 
 
 class Store:
@@ -142,20 +153,54 @@ class Store:
             sync_folder(home)
         return _local(home, manifest)
 
-    def remove(self, name: str) -> int | None:
-        """Deletes a model or what an unfinished pull left. Returns the bytes freed, None when there is no such name."""
+    def set_aside(self, name: str) -> Removed | None:
+        """Moves a model, or what an unfinished pull left, to the trash; None when there is no such name."""
         home = next((home for home in self._homes() if home.name.casefold() == name.casefold()), None)
         if home is None:
             return None
         with self.lock(home.name, None), disk_errors(home):
-            (home / MANIFEST).unlink(missing_ok=True)
-            freed = 0
-            for file in _our_files(home):
-                freed += file.lstat().st_size
-                file.unlink()
+            self._trash.mkdir(exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=self._trash))
+            files = [home / MANIFEST, *_our_files(home)]  # the manifest first: with it the model is gone
+            for file in files:
+                if file.is_symlink() or file.exists():
+                    file.rename(folder / file.name)
             if not any(home.iterdir()):
                 home.rmdir()
-        return freed
+            freed = sum(file.lstat().st_size for file in _our_files(folder))
+        return Removed(home.name, freed, folder)
+
+    def put_back(self, removed: Removed) -> None:
+        """Undoes ``set_aside``. Raises BadInput where the trash was emptied, or the name is in use again."""
+        home = self.folder / removed.name
+        with self.lock(removed.name, None), disk_errors(home):
+            if not removed.folder.is_dir():
+                raise BadInput(f"{removed.name} is gone for good; pull it again")
+            if self._manifest(home) is not None:
+                raise BadInput(f"{removed.name} was pulled again meanwhile; it is there")
+            home.mkdir(exist_ok=True)
+            for file in sorted(removed.folder.iterdir(), key=lambda file: file.name == MANIFEST):
+                file.rename(home / file.name)
+            removed.folder.rmdir()
+
+    def empty_trash(self) -> None:
+        """Deletes what was set aside, in this process and in earlier ones."""
+        if self._trash.is_dir() and not self._trash.is_symlink():
+            with disk_errors(self._trash):
+                shutil.rmtree(self._trash)
+
+    def remove(self, name: str) -> int | None:
+        """Deletes a model or what an unfinished pull left. Returns the bytes freed, None when there is no such name."""
+        removed = self.set_aside(name)
+        if removed is None:
+            return None
+        with disk_errors(removed.folder):
+            shutil.rmtree(removed.folder)
+        return removed.freed
+
+    @property
+    def _trash(self) -> Path:
+        return self.folder / ".trash"
 
     def _homes(self) -> list[Path]:
         try:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from edgeinfer.cli.pull import Fit
 from edgeinfer.cli.tables import cells, facts, table
+from edgeinfer.library import Fit
 from tests.hub.server import Fault, Hub, sha256
 from tests.tiny import tiny_gguf
 
@@ -72,7 +72,7 @@ def test_a_model_from_pull_to_rm(hub: Hub, tiny: bytes, own_home: Path) -> None:
     pulled = edgeinfer("pull", "hf:org/Tiny-GGUF")
     told = pulled.stderr.splitlines()
     labels = [line.split()[0] for line in told]
-    assert labels == ["model", "licence", "quant", "download", "disk", "memory", "fetching", "have"]
+    assert labels == ["model", "licence", "quant", "download", "disk", "memory", "speed", "fetching", "have"]
     assert "Q4_K_M" in told[2]
     assert "free" in told[4]
     assert "fits: about" in told[5]
