@@ -17,6 +17,7 @@ import psutil
 from edgeinfer import ops
 from edgeinfer.backends.base import Chunk, ModelInfo
 from edgeinfer.backends.discipline import check_length, check_running, check_states
+from edgeinfer.backends.mlx_head import PredictionHead, Trace
 from edgeinfer.cache.sequence import CachedSequence
 from edgeinfer.cache.store import PrefixStore
 from edgeinfer.errors import BadRequest
@@ -37,6 +38,7 @@ class MLXSequence:
         self.owner = owner
         self.cached = cached
         self.pending: list[int] | mx.array | None = None
+        self.trace: Trace | None = None
         self.closed = False
 
     @property
@@ -50,8 +52,15 @@ class MLXSequence:
         size = len(self.pending) if isinstance(self.pending, list) else self.pending.size
         if not 0 <= count <= size:
             raise BadRequest(f"accept({count}): the last chunk held {size} tokens", "count")
+        if self.trace is not None:
+            self.trace.keep(self.length, count)
         self.cached.keep(self.pending, count)
         self.pending = None
+
+    def watch(self) -> Trace:
+        """Keeps the hidden states of all tokens from now on, for a head that predicts from them."""
+        self.trace = self.trace or Trace()
+        return self.trace
 
     def fork(self) -> MLXSequence:
         self.check_usable()
@@ -104,6 +113,12 @@ class MLXBackend:
         return cls(load(path, context), threads)
 
     @property
+    def head(self) -> PredictionHead | None:
+        """What the model predicts further tokens with, where its file holds that."""
+        head = getattr(self._model, "next", None)
+        return None if head is None else PredictionHead(head, self._threads)
+
+    @property
     def layers(self) -> int:
         return len(self._model.kv_shapes)
 
@@ -149,12 +164,20 @@ class MLXBackend:
             stop = start + _count(chunk.tokens)
             wanted = {"none": range(0), "last": range(stop - 1, stop), "all": range(start, stop)}[chunk.rows]
             views.append(View(start, stop, state.length, state.cached.layers, wanted))
+        trace: list[mx.array] | None = [] if any(chunk.state.trace is not None for chunk in chunks) else None
         with ops.threads(self._threads):
-            logits = self._forward(Batch(_joined(chunks), views))
-        for chunk in chunks:
+            logits = self._forward(Batch(_joined(chunks), views, trace))
+        seen = []
+        for chunk, view in zip(chunks, views, strict=True):
+            if trace and chunk.state.trace is not None:
+                rows = trace[0] if len(views) == 1 else trace[0][view.start : view.stop]
+                chunk.state.trace.fresh = rows
+                seen.append(rows)
             chunk.state.pending = chunk.tokens if isinstance(chunk.tokens, mx.array) else list(chunk.tokens)
         borders = accumulate((len(view.wanted) for view in views), initial=0)
         self._tidy(views[-1].stop)
+        if seen:
+            mx.async_eval(seen)  # type: ignore[no-untyped-call]
         if len(views) == 1:
             return [logits]
         return [logits[start:stop] for start, stop in pairwise(borders)]

@@ -31,6 +31,7 @@ class Batch:
 
     tokens: mx.array  # (T,) int32
     views: Sequence[View]
+    trace: list[mx.array] | None = None  # gets the (T, hidden) behind the last block, where somebody wants it
 
     @cached_property
     def spans(self) -> list[ops.Span]:

@@ -12,6 +12,7 @@ from edgeinfer.cache.kv import KVShape
 from edgeinfer.nn.attention import Attention, AttentionSpec
 from edgeinfer.nn.batch import Batch
 from edgeinfer.nn.layers import GatedMLP, Head
+from edgeinfer.nn.nextn import NextToken, has_head
 from edgeinfer.nn.sizes import Sizes
 from edgeinfer.nn.tensors import Tensors
 
@@ -36,7 +37,8 @@ class Block:
 
 
 class Decoder:
-    """``block`` makes one from its tensors and its number. Blocks that predict further tokens are left out."""
+    """``block`` makes one from its tensors and its number. The first block past the last one, where the file has it,
+    predicts a further token; there may be more of these, which are left out."""
 
     wide: ClassVar[bool] = False
 
@@ -47,6 +49,9 @@ class Decoder:
         self.token_embd = tensors.matrix("token_embd.weight", sizes.vocabulary, sizes.hidden)
         self.blocks = [block(tensors.under(f"blk.{i}."), i) for i in range(sizes.layers)]
         self.head = Head(tensors, self.token_embd, sizes)
+        self.next: NextToken | None = None
+        if sizes.layers < sizes.blocks and has_head(tensors, sizes.layers):
+            self.next = NextToken(tensors, sizes.layers, sizes, block, self.token_embd, self.head)
         for i in range(sizes.layers, sizes.blocks):
             tensors.skip(f"blk.{i}.")
 
@@ -59,6 +64,8 @@ class Decoder:
         x = self.embed(batch)
         for block in self.blocks:
             x = block(x, batch)
+        if batch.trace is not None:
+            batch.trace.append(x)
         return self.head(batch.wanted(x))
 
 

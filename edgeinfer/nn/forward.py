@@ -19,7 +19,8 @@ class Model(Protocol):
 
 
 class Forward:
-    """Runs a model. ``recorded``: it was called once, on values that hold nothing, and is replayed ever after."""
+    """Runs a model. ``recorded``: it was called once, on values that hold nothing, and is replayed ever after,
+    but for steps whose hidden states somebody wants."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -31,7 +32,7 @@ class Forward:
 
     def __call__(self, batch: Batch) -> mx.array:
         """Logits of the wanted rows, (R, V) float32, on their way; every chunk's caches will hold its rows."""
-        if self._program is not None:
+        if self._program is not None and batch.trace is None:
             return self._replay(batch)
         logits = self._model(batch)
         mx.async_eval(logits, [layer.arrays for view in batch.views for layer in view.layers])  # type: ignore[no-untyped-call]

@@ -70,9 +70,9 @@ class Head:
     """Logits from hidden states: a norm, and the output matrix or, where the file has none, the embedding's."""
 
     def __init__(self, tensors: Tensors, token_embd: ops.Weight, sizes: Sizes) -> None:
-        output = tensors.head("output.weight", token_embd, sizes.vocabulary, sizes.hidden)
-        norm = tensors.vector("output_norm.weight", sizes.hidden)
-        self.output = ops.linear_map(ops.MapParts([output], norm=norm, eps=sizes.eps))
+        self.matrix = tensors.head("output.weight", token_embd, sizes.vocabulary, sizes.hidden)
+        self.norm = tensors.vector("output_norm.weight", sizes.hidden)
+        self.output = ops.linear_map(ops.MapParts([self.matrix], norm=self.norm, eps=sizes.eps))
 
     def __call__(self, x: mx.array) -> mx.array:
         return self.output(x)

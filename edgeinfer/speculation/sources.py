@@ -11,10 +11,12 @@ from edgeinfer.settings import Settings
 from edgeinfer.speculation.certainty import Learned
 from edgeinfer.speculation.draft_model import ModelDrafter
 from edgeinfer.speculation.drafter import Text
+from edgeinfer.speculation.mtp import Memories, MTPDrafter
 from edgeinfer.speculation.speculation import Shared, Source
 
 SKIPPED_SHARE = 0.5
 """Of the layers, that layer_skip leaves out."""
+_OUTPUT_SHARE = 0.1  # of a step, that logits take before that is measured
 
 
 def shared_by(settings: Settings, open_draft: Callable[[], Backend] | None = None) -> Callable[[Backend], Shared]:
@@ -24,12 +26,27 @@ def shared_by(settings: Settings, open_draft: Callable[[], Backend] | None = Non
     """
 
     def share(backend: Backend) -> Shared:
-        more = layer_skip(backend)
+        more = mtp(backend) | layer_skip(backend)
         if open_draft is not None:
             more |= draft_model(open_draft(), backend)
         return Shared(backend.info, settings.paths.measured, settings.keep_outputs, more)
 
     return share
+
+
+def mtp(backend: Backend) -> dict[str, Source]:
+    """The model's own head for further tokens, where its file holds one."""
+    head = getattr(backend, "head", None)
+    if head is None:
+        return {}
+    confidence = {greedy: Learned() for greedy in (True, False)}
+    memories = Memories()
+
+    def make(text: Text) -> MTPDrafter:
+        return MTPDrafter(head, text, confidence[text.temperature == 0], memories)
+
+    share = 1.5 / getattr(backend, "layers", 1)
+    return {"mtp": Source(make, (share + _OUTPUT_SHARE, share + _OUTPUT_SHARE), confidence=confidence)}
 
 
 def draft_model(draft: Backend, backend: Backend) -> dict[str, Source]:
