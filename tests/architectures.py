@@ -31,9 +31,9 @@ class Maker:
     def bias(self, *shape: int) -> np.ndarray:
         return np.asarray(0.3 * self.random.standard_normal(shape))
 
-    def experts(self, bias: bool = False) -> Tensors:
+    def experts(self) -> Tensors:
         """In place of a feed-forward network."""
-        made: Tensors = {
+        return {
             "ffn_gate.weight": None,
             "ffn_up.weight": None,
             "ffn_down.weight": None,
@@ -42,7 +42,6 @@ class Maker:
             "ffn_up_exps.weight": self.matrix(EXPERTS, EXPERT_INNER, HIDDEN),
             "ffn_down_exps.weight": self.matrix(EXPERTS, HIDDEN, EXPERT_INNER),
         }
-        return made
 
     def shared(self, inner: int = EXPERT_INNER) -> Tensors:
         return {
@@ -141,6 +140,56 @@ DEEPSEEK2 = SPARSE | {
     ".expert_shared_count": 2,
 }
 
+
+def _gpt_oss(make: Maker, layer: int) -> Tensors:
+    more: Tensors = {
+        "attn_output.bias": make.bias(HIDDEN),
+        "attn_sinks.weight": make.bias(HEADS),
+        "ffn_norm.weight": None,
+        "post_attention_norm.weight": make.norm(HIDDEN),
+        "ffn_gate_inp.bias": make.bias(EXPERTS),
+        "ffn_gate_exps.bias": make.bias(EXPERTS, EXPERT_INNER),
+        "ffn_up_exps.bias": make.bias(EXPERTS, EXPERT_INNER),
+        "ffn_down_exps.bias": make.bias(EXPERTS, HIDDEN),
+    }
+    return make.biases() | make.experts() | more
+
+
+def _phi3(make: Maker, layer: int) -> Tensors:
+    return {
+        "attn_q.weight": None,
+        "attn_k.weight": None,
+        "attn_v.weight": None,
+        "attn_qkv.weight": make.matrix((HEADS + 2 * KV_HEADS) * SIZE, HIDDEN),
+        "ffn_gate.weight": None,
+        "ffn_up.weight": make.matrix(2 * INNER, HIDDEN),
+    }
+
+
+def _long_factors(make: Maker) -> Tensors:
+    pairs = 3 * SIZE // 8
+    return {
+        "rope_factors_long.weight": np.linspace(1, 9, pairs),
+        "rope_factors_short.weight": np.linspace(1, 1.5, pairs),
+    }
+
+
+def _post_norms(make: Maker, layer: int) -> Tensors:
+    return {"post_attention_norm.weight": make.norm(HIDDEN), "post_ffw_norm.weight": make.norm(HIDDEN)}
+
+
+def _olmo2(make: Maker, layer: int) -> Tensors:
+    more: Tensors = {
+        "attn_norm.weight": None,
+        "ffn_norm.weight": None,
+        "attn_q_norm.weight": make.norm(HEADS * SIZE),
+        "attn_k_norm.weight": make.norm(KV_HEADS * SIZE),
+    }
+    return _post_norms(make, layer) | more
+
+
+WINDOW = {".attention.sliding_window": 32}
+
 FAMILIES: dict[str, Family] = {
     "mistral3": Family(),
     "qwen3moe": Family(lambda make, layer: make.experts() | make.qk_norms(), SPARSE),
@@ -171,6 +220,32 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "deepseek2 lite": Family(_deepseek2_lite, DEEPSEEK2, layers=26),
+    "gpt-oss": Family(_gpt_oss, SPARSE | WINDOW, tied=False),
+    "phi3": Family(
+        _phi3,
+        {
+            ".rope.dimension_count": 3 * SIZE // 4,
+            ".rope.scaling.type": "longrope",
+            ".rope.scaling.original_context_length": 64,
+            ".rope.scaling.attn_factor": 1.2,
+            ".attention.sliding_window": 7,
+            "general.name": "tiny",  # llama.cpp wants tokens of a model that says it is a phi3
+        },
+        _long_factors,
+        tied=False,
+    ),
+    "gemma2": Family(_post_norms, WINDOW | {".attn_logit_softcapping": 5.0, ".final_logit_softcapping": 3.0}, layers=4),
+    "granite": Family(
+        keys={
+            ".logit_scale": 1.7,
+            ".residual_scale": 0.4,
+            ".embedding_scale": 3.0,
+            ".attention.scale": 0.1,
+            ".vocab_size": 320,
+        }
+    ),
+    "smollm3": Family(layers=5),
+    "olmo2": Family(_olmo2, layers=5, tied=False),
 }
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral3": ("mistral3", {}),
@@ -206,6 +281,23 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {".attention.temperature_scale": 0.1, ".attention.temperature_length": 64},
     ),
     "deepseek2 lite": ("deepseek2 lite", YARN),
+    "gpt-oss": ("gpt-oss", YARN),
+    "gpt-oss, windows by layer": ("gpt-oss", {".attention.sliding_window_pattern": [False, True, True]}),
+    "phi3, past its original context": ("phi3", {}),
+    "phi3, within its original context": ("phi3", {".rope.scaling.original_context_length": 512}),
+    "phi3, no type of scaling": ("phi3", {".rope.scaling.type": None}),
+    "gemma2": ("gemma2", {}),
+    "granite": ("granite", {}),
+    "granite, the least": (
+        "granite",
+        {".residual_scale": None, ".embedding_scale": None, ".attention.scale": None, ".rope.scaling.finetuned": True},
+    ),
+    "smollm3": ("smollm3", YARN),
+    "olmo2": ("olmo2", {}),
+    "olmo2, windows and yarn of OLMo 3": (
+        "olmo2",
+        YARN | WINDOW | {".attention.sliding_window_pattern": [True, True, True, False, True]},
+    ),
 }
 """Keys that are added to a family's own. Each is run past windows of 32 and past the original context of 64."""
 

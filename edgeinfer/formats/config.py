@@ -128,6 +128,19 @@ class Config:
                 raise self.error(key, f"{value}; expected {_interval(low, high)}")
         return value
 
+    def pattern(self, key: str, layers: int, period: int) -> list[bool]:
+        """Which layers are of a kind: a boolean for each, or all but the last of every ``period``, if it has none.
+
+        Raises CorruptFile where there is something else.
+        """
+        value = self._value(key)
+        if isinstance(value, list):
+            if len(value) < layers or not all(isinstance(each, bool) for each in value):
+                raise self.error(key, f"{_repr(value)}; expected true or false for each of {layers} layers")
+            return [bool(each) for each in value[:layers]]
+        period = self.read(key, int, period, minimum=1)
+        return [(layer + 1) % period != 0 for layer in range(layers)]
+
     def expect(self, key: str, *supported: Scalar | None) -> None:
         """Raises UnsupportedModel unless the key has one of these values; None among them lets it be missing.
 

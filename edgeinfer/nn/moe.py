@@ -60,16 +60,19 @@ class Routing:
     def choose(self, logits: mx.array, bias: mx.array | None = None) -> tuple[mx.array, mx.array]:
         """logits: (T, experts), bias: (experts,), for the choice alone -> experts and their weights, (T, used)."""
         scores = _scores(logits, self.gate)
-        wanted = scores if bias is None else scores + bias
-        if self.groups > 1:
-            wanted = self._within_groups(wanted)
-        chosen = mx.argsort(-wanted, axis=-1)[:, : self.used]
+        chosen = self.pick(scores if bias is None else scores + bias)
         weights = mx.take_along_axis(scores, chosen, axis=-1)
         if self.gate == GATES[3]:
             weights = mx.softmax(weights, axis=-1)
         if self.normalize:
             weights = weights / mx.maximum(mx.sum(weights, axis=-1, keepdims=True), LEAST_SUM)
-        return chosen.astype(mx.int32), weights * self.scale
+        return chosen, weights * self.scale
+
+    def pick(self, wanted: mx.array) -> mx.array:
+        """The experts with the best scores, in their order: (T, experts) -> (T, used) int32."""
+        if self.groups > 1:
+            wanted = self._within_groups(wanted)
+        return mx.argsort(-wanted, axis=-1)[:, : self.used].astype(mx.int32)
 
     def _within_groups(self, wanted: mx.array) -> mx.array:
         """Only the groups whose two best experts sum up highest stay (DeepSeek-AI, 2024)."""

@@ -59,6 +59,17 @@ FAMILY_SETTINGS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("deepseek2", {".attention.key_length_mla": None}, ["deepseek2.attention.key_length_mla", "missing"]),
     ("deepseek2", {".attention.q_lora_rank": 7}, ["deepseek2.attention.q_lora_rank", "7", "48"]),
     ("deepseek2", {".rope.scaling.factor": 4.0}, ["deepseek2.rope.scaling.factor", "4.0", "1.0"]),
+    ("gpt-oss", {".attention.sliding_window": None}, ["gpt-oss.attention.sliding_window", "missing"]),
+    ("gpt-oss", {".attention.sliding_window_pattern": [True]}, ["sliding_window_pattern", "array of 1", "3 layers"]),
+    ("gpt-oss", {".expert_gating_func": 1}, ["gpt-oss.expert_gating_func", "1", "3"]),
+    ("phi3", {".rope.scaling.type": "yarn"}, ["rope_factors_long.weight"]),
+    ("phi3", {".attention.scale": 0.5}, ["phi3.attention.scale", "0.5"]),
+    ("gemma2", {".final_logit_softcapping": 0.0}, ["gemma2.final_logit_softcapping", "0.0"]),
+    ("granite", {".logit_scale": None}, ["granite.logit_scale", "missing"]),
+    ("granite", {".expert_count": 4}, ["granite.expert_count", "4"]),
+    ("granite", {".rope.scaling.finetuned": False}, ["granite.rope.scaling.finetuned", "False"]),
+    ("smollm3", {".attention.scale": 0.5}, ["smollm3.attention.scale", "0.5"]),
+    ("olmo2", {".attention.key_length": 8}, ["attn_q.weight", "[64, 64]", "[32, 64]"]),
     ("glm4moe", {".nextn_predict_layers": None}, ["blk.3.nextn", "glm4moe"]),
 ]
 TENSORS: list[tuple[dict[str, np.ndarray | None], list[str]]] = [
