@@ -18,8 +18,8 @@ from typing_extensions import TypeIs
 
 from edgeinfer.backends import Choice, choose, open_draft
 from edgeinfer.backends.base import ModelInfo
+from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadRequest, UnsupportedModel
-from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation import structured, toolcalls
 from edgeinfer.generation.context import checked_overflow, first_kept, fit_messages, fit_tokens
 from edgeinfer.generation.engine import Engine, Stream
@@ -70,7 +70,7 @@ def load(
     settings = load_settings()
     context, threads = _count("context", context or 0), _count("threads", threads or 0, _MOST_THREADS)
     files = resolve(_name(model) or settings.model, settings, on_progress=on_progress)
-    with open_gguf(files.path) as gguf:
+    with open_model(files.path) as gguf:
         choice = choose(gguf, backend or settings.backend)
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
         chat_template = ChatTemplate.from_gguf(gguf.metadata, gguf.path, template)
@@ -92,7 +92,7 @@ def _checked_draft(
 ) -> tuple[str, str]:
     """The path of a second model, and its backend. Raises UnsupportedModel where it speaks of other tokens."""
     files = resolve(model, load_settings(), on_progress=on_progress)
-    with open_gguf(files.path) as gguf:
+    with open_model(files.path) as gguf:
         choice = choose(gguf, backend)
         other = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
     if difference := tokenizer.difference(other):
@@ -105,7 +105,7 @@ def _checked_draft(
 def load_tokenizer(model: str, on_progress: Callable[[Progress], None] | None = None) -> Tokenizer:
     """A model's tokenizer alone; the weights stay on disk."""
     files = resolve(model, load_settings(), on_progress=on_progress)
-    with open_gguf(files.path) as gguf:
+    with open_model(files.path) as gguf:
         return Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
 
 
@@ -135,7 +135,7 @@ class Outline:
 def outline(model: str, context: int = 0, on_progress: Callable[[Progress], None] | None = None) -> Outline:
     """Reads a model's header. Raises what ``load`` raises for a model that MLX cannot run."""
     files = resolve(model, load_settings(), on_progress=on_progress)
-    with open_gguf(files.path) as gguf:
+    with open_model(files.path) as gguf:
         wanted = fit.needs(gguf)
         return Outline(
             name=files.name,

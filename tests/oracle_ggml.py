@@ -1,10 +1,11 @@
-"""Blocks as ggml itself decodes them: the library that llama-cpp-python brings, through its table of types."""
+"""Blocks as the libraries of others decode them; ggml is asked through the table of types that it exports."""
 
 from __future__ import annotations
 
 import ctypes
 
 import gguf
+import mlx.core as mx
 import numpy as np
 from llama_cpp._ggml import libggml
 
@@ -27,12 +28,25 @@ _Convert = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int
 
 
 def decoded(codec: Codec, blocks: np.ndarray) -> np.ndarray:
-    """What the ``gguf`` package makes of blocks; ggml itself, where the package has no decoder."""
+    """What the ``gguf`` package makes of blocks; ggml, where the package has no decoder; MLX, of formats of our own."""
+    if codec.family == "affine":
+        return _affine(codec, blocks)
     with np.errstate(all="ignore"):
         try:
             return gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType(codec.ggml_id))
         except (NotImplementedError, ValueError):
             return ggml_decode(codec.ggml_id, blocks)
+
+
+def _affine(codec: Codec, blocks: np.ndarray) -> np.ndarray:
+    """By ``mx.dequantize``, whose inputs are the parts of a block."""
+    parts = np.ascontiguousarray(blocks).reshape(-1, codec.bytes)
+    numbers = np.ascontiguousarray(parts[:, :8]).view("<f4")
+    words = np.ascontiguousarray(parts[:, 8:]).view("<u4")
+    bits = 32 * words.shape[1] // codec.weights
+    scales, offsets = mx.array(numbers[:, :1]), mx.array(numbers[:, 1:])
+    weights = mx.dequantize(mx.array(words), scales, offsets, group_size=codec.weights, bits=bits)
+    return np.array(weights).reshape(*blocks.shape[:-1], -1)
 
 
 def ggml_decode(ggml_id: int, blocks: np.ndarray) -> np.ndarray:

@@ -56,7 +56,7 @@ def tiny_gguf(
     """
     random = np.random.default_rng(seed)
     keys = _hyperparameters(architecture, layers, hidden, heads, kv_heads, head_dim, feed_forward, context)
-    keys |= _vocabulary(architecture)
+    keys |= vocabulary(architecture)
     for key, value in (metadata or {}).items():
         keys[architecture + key if key.startswith(".") else key] = value
     weights: dict[str, np.ndarray | None] = dict(
@@ -94,6 +94,10 @@ def random_blocks(codec: Codec, rows: int, columns: int, random: np.random.Gener
 
     ggml takes seconds to encode the formats with codebooks, so theirs are random bytes with a reasonable scale.
     """
+    if codec.family == "affine":
+        blocks = random.integers(0, 256, (rows * columns // codec.weights, codec.bytes), np.uint8)
+        blocks[:, :8] = random.uniform(-1e-2, 1e-2, (len(blocks), 2)).astype("<f4").view(np.uint8)
+        return blocks.reshape(rows, -1)
     if codec.family != "grids":
         stored = encode(random.standard_normal((rows, columns)).astype(np.float32), codec.name)
         return np.ascontiguousarray(stored).view(np.uint8).reshape(rows, -1)
@@ -160,7 +164,7 @@ def _hyperparameters(
     return {f"{architecture}.{key}": value for key, value in values.items()}
 
 
-def _vocabulary(architecture: str) -> dict[str, Any]:
+def vocabulary(architecture: str) -> dict[str, Any]:
     characters = _byte_characters()
     merged = [merge.replace(" ", "") for merge in MERGES]
     tokens = [*characters, *merged, *CONTROL_TOKENS]

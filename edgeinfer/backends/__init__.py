@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 NAMES = ("auto", "mlx", "llama.cpp")
 
 
+_CONVERT = "make one with: edgeinfer convert FOLDER MODEL.gguf"
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The backend for one file, and the reason in a few words for the summary line."""
@@ -55,6 +58,8 @@ def choose(gguf: GGUFFile, wanted: str = "auto") -> Choice:
     """
     if wanted not in NAMES:
         raise BadRequest(f"backend={wanted!r}: expected one of {', '.join(NAMES)}", "backend")
+    if gguf.path.is_dir():
+        return _choose_for_folder(gguf, wanted)
     if wanted == "llama.cpp":
         if not installed():
             raise BackendUnavailable(f"llama.cpp is not installed; install it with: {install_hint()}", install_hint())
@@ -74,6 +79,15 @@ def choose(gguf: GGUFFile, wanted: str = "auto") -> Choice:
     if nvidia_present() and gpu_offload():
         return Choice("llama.cpp", "an NVIDIA GPU and a CUDA build are present")
     return Choice("mlx", f"MLX runs {gguf.metadata['general.architecture']} on {ops.device()}", _advice())
+
+
+def _choose_for_folder(folder: GGUFFile, wanted: str) -> Choice:
+    """MLX alone reads converted weights."""
+    if wanted == "llama.cpp":
+        raise UnsupportedModel(f"{folder.path.name}: llama.cpp reads GGUF alone; {_CONVERT}", folder.path)
+    if obstacle := unsupported(folder) or fit.obstacle(folder):
+        raise UnsupportedModel(f"{obstacle}; llama.cpp may run it as GGUF: {_CONVERT}", folder.path)
+    return Choice("mlx", "llama.cpp reads no converted weights", _advice())
 
 
 def _advice() -> str:

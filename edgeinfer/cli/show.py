@@ -27,7 +27,7 @@ _LINE = 76
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with the whole chat template.")
 def command(name: str, as_json: bool) -> None:
     """Show what MODEL is: a name on this machine, a path, or a source that was pulled. No weights are read."""
-    from edgeinfer.formats.gguf import open_gguf
+    from edgeinfer.converted.opening import open_model
     from edgeinfer.hub.header import describe
     from edgeinfer.hub.sources import find
     from edgeinfer.settings import load_settings
@@ -35,7 +35,7 @@ def command(name: str, as_json: bool) -> None:
     model = find(name, load_settings())
     if model is None:
         raise ModelNotFound(f"{name} is not on this machine; fetch it with: edgeinfer pull {name}")
-    with open_gguf(model.path) as file:
+    with open_model(model.path) as file:
         header = describe(file)
         backend, why = _backend(file)
     if as_json:

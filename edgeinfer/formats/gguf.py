@@ -50,8 +50,8 @@ class GGUFFile:
         self._offsets = first.header.offsets
         self._mapped = [shard.file for shard in shards]
 
-    def field_offset(self, key: str) -> int:
-        """The byte of ``path`` at which the entry of a metadata key starts."""
+    def field_offset(self, key: str) -> int | None:
+        """The byte of ``path`` at which the entry of a metadata key starts, where it has one."""
         return self._offsets[key]
 
     def blocks(self, name: str) -> NDArray[np.uint8]:

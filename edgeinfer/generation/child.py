@@ -17,7 +17,7 @@ from typing import Any
 
 from edgeinfer.backends import Choice, open_draft
 from edgeinfer.backends.base import Backend
-from edgeinfer.formats.gguf import open_gguf
+from edgeinfer.converted.opening import open_model
 from edgeinfer.generation.engine import Engine
 from edgeinfer.generation.heartbeat import Output, Pulse
 from edgeinfer.generation.wire import pack_error, pack_event, pack_info, unpack_request
@@ -53,7 +53,7 @@ class RemoteOutlet:
 def main(output: Output, pulse: Pulse, path: str, backend: str, context: str, threads: str, *draft: str) -> None:
     """Serves the model of a GGUF file. ``draft``: path and backend of a second model, where there is one."""
     file = Path(path)
-    with open_gguf(file) as gguf:
+    with open_model(file) as gguf:
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
     choice = Choice(backend, "")
     speculate = shared_by(load_settings(), open_draft(int(threads), *draft) if draft else None)

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeinfer.formats.gguf import GGUFFile, open_gguf
+from edgeinfer.converted.opening import open_model
+from edgeinfer.formats.gguf import GGUFFile
 
 SPECIAL = ("bos", "eos", "eot", "eom", "unknown", "padding")
 _ROPE = ("freq_base", "freq_base_swa", "dimension_count", "scaling.type", "scaling.factor")
@@ -49,7 +50,7 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Opens a GGUF file and reads no weights. Raises CorruptFile or UnsupportedModel."""
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         return describe(file)
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from edgeinfer.converted.folder import CONFIG, is_folder_model
 from edgeinfer.errors import ModelError, ModelNotFound
 from edgeinfer.hub.model import LocalModel
 from edgeinfer.hub.names import Variant, choose, variants
@@ -51,6 +52,8 @@ def at_path(path: Path) -> LocalModel:
 def _at_path(path: Path) -> LocalModel:
     if path.is_dir():
         found = _variants_of(path, path.iterdir())
+        if not found and is_folder_model(path):
+            return _folder_model(path, "file")
         if len(found) > 1:
             names = ", ".join(one.files[0] for one in found[:5])
             raise ModelError(f"{path} holds {len(found)} models; name one: {names}", path)
@@ -92,6 +95,11 @@ def _hugging_face(root: Path) -> Iterator[LocalModel]:
             for variant in _variants_of(snapshot, _walk(snapshot)):
                 if not variant.missing:
                     yield _hugging_face_model(home, snapshot, variant)
+            if snapshot in _folders(snapshot):
+                repo = home.name.removeprefix("models--").replace("--", "/", 1)
+                model = _folder_model(snapshot, "hugging-face")
+                name = repo.rpartition("/")[2]
+                yield replace(model, name=name, source=f"hf:{repo}", revision=snapshot.name)
 
 
 def _hugging_face_model(home: Path, snapshot: Path, variant: Variant) -> LocalModel:
@@ -157,6 +165,20 @@ def _models(root: Path, origin: str) -> Iterator[LocalModel]:
     for variant in _variants_of(root, _walk(root)):
         if not variant.missing:
             yield _model(root, variant, origin)
+    for folder in _folders(root):
+        yield _folder_model(folder, origin)
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    """Folders of converted weights below a root."""
+    configs = (path for path in _walk(root) if path.name == CONFIG)
+    return (path.parent for path in configs if any(path.parent.glob("*.safetensors")))
+
+
+def _folder_model(folder: Path, origin: str) -> LocalModel:
+    files = tuple(sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".jinja")))
+    size = sum(path.stat().st_size for path in files if path.suffix == ".safetensors")
+    return LocalModel(folder, folder.resolve().name, origin, files, size)
 
 
 def _model(root: Path, variant: Variant, origin: str) -> LocalModel:

@@ -18,8 +18,8 @@ from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from edgeinfer.catalog import catalogue
+from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadInput, ModelError, ModelNotFound, NetworkFailed
-from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.hub import huggingface, local, wheels
 from edgeinfer.hub.download import download, probe
 from edgeinfer.hub.model import LocalModel, OnProgress, Plan, Progress, Remote, silent
@@ -247,7 +247,7 @@ def _download(remote: Remote, home: Path, on_progress: OnProgress, patience: Pat
 def _architecture(path: Path) -> str:
     """What the header says; a header that is wrong is reported when the model is opened."""
     try:
-        with open_gguf(path) as file:
+        with open_model(path) as file:
             return str(file.metadata.get("general.architecture", ""))
     except ModelError:
         return ""

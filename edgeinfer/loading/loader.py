@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from edgeinfer import ops
+from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.config import Config
-from edgeinfer.formats.gguf import GGUFFile, open_gguf
+from edgeinfer.formats.gguf import GGUFFile
 from edgeinfer.loading.fit import Needs, checked_context, needs
 from edgeinfer.loading.registry import Model, build
 
@@ -50,7 +51,7 @@ def load(path: Path, context: int = 0) -> Loaded:
     BadRequest or MemoryLimit.
     """
     with ExitStack() as closing, np.errstate(all="ignore"):
-        file = closing.enter_context(open_gguf(path))
+        file = closing.enter_context(open_model(path))
         needed = needs(file)
         chosen = checked_context(file, needed, context)
         vocab_size = _vocabulary(file)

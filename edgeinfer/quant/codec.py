@@ -1,4 +1,4 @@
-"""What a stored weight is: one row a block format, in the numbers of ggml.
+"""What a stored weight is: one row a block format, in the numbers of ggml, and from 1,000 on in our own.
 
 ``family`` names the module of this folder that decodes the format; without one the format is known by name and size
 (so that a file can be read and shown) but its weights cannot be decoded here.
@@ -70,8 +70,17 @@ _ROWS = (
     Codec("q1_0", 41, 128, 18, "ternary"),
     Codec("q2_0", 42, 64, 18, "ternary"),
 )
-CODECS: dict[str, Codec] = {row.name: row for row in _ROWS}
+AFFINE_BITS = (2, 3, 4, 5, 6, 8)
+AFFINE_GROUPS = (32, 64, 128)
+_AFFINE = tuple(
+    Codec(f"affine{bits}_{group}", 1000 + 10 * bits + place, group, 8 + group * bits // 8, "affine")
+    for bits in AFFINE_BITS
+    for place, group in enumerate(AFFINE_GROUPS)
+)
+"""What converted weights become (MLX, AWQ, GPTQ …): float32 scale and offset, then a group's q as one bit string."""
+CODECS: dict[str, Codec] = {row.name: row for row in (*_ROWS, *_AFFINE)}
 BY_GGML_ID: dict[int, Codec] = {row.ggml_id: row for row in _ROWS}
+"""Those that a GGUF file may hold."""
 
 
 def decode(codec: Codec, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edgeinfer.errors import CorruptFile, ModelError, UnsupportedModel
 from edgeinfer.formats.config import LIMITS
-from edgeinfer.quant.codec import CODECS
+from edgeinfer.quant.codec import BY_GGML_ID
 from tests.formats.craft import (
     ARCHITECTURE,
     ARR,
@@ -257,7 +257,7 @@ def _shapes() -> Iterator[Case]:
     }
     for name, ne in shapes.items():
         yield _one(f"F12 {name}", tensor("w", ne))
-    for codec in CODECS.values():
+    for codec in BY_GGML_ID.values():
         if codec.weights > 1:
             yield _one(
                 f"F12 a row of {codec.weights + 1} in {codec.name}", tensor("w", [codec.weights + 1], codec.ggml_id)
@@ -283,7 +283,7 @@ def _offsets() -> Iterator[Case]:
     yield Case("F14 tensors in another order than their data", gguf([], swapped, bytes(64)), "w")
     rows = [tensor("v", [32, 16], 8), tensor("w", [32], 0, 16 * 30)]  # rows of 30 bytes instead of 34
     yield Case("F14 rows stored short", gguf([], rows, bytes(4096)), "w")
-    for codec in CODECS.values():
+    for codec in BY_GGML_ID.values():
         size = 4 * codec.bytes
         data = gguf([], [tensor("w", [codec.weights, 4], codec.ggml_id)], bytes(size - 1))
         yield Case(f"F14 {codec.name} one byte past the end", data, "w", at=len(data) - size + 1)

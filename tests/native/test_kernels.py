@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from edgeinfer.quant.codec import CODECS, Codec
+from tests.metal_kernels.blocks import DECODABLE
 from tests.oracle_ggml import decoded
 from tests.tiny import encode, random_blocks
 
-DECODABLE = [codec for codec in CODECS.values() if codec.decodable]
 PLAIN = ("f32", "f16", "bf16")
 ROWS = [*range(1, 20), 33]
 random = np.random.default_rng(7)
@@ -62,7 +62,10 @@ def test_embedded_rows_are_the_stored_weights_to_the_bit(native: Any, codec: Cod
     packed, weights = matrix(native, codec, 37, 512)
     tokens = np.array([36, 0, 17, 17], np.int32)
     rows = np.array(native.embed(packed, mx.array(tokens)))
-    assert np.array_equal(rows, weights[tokens].astype(np.float32))
+    if codec.name.startswith("affine8"):  # half of the range is moved from the codes to the offset, which rounds once
+        assert np.abs(rows - weights[tokens]).max() < 1e-7 * np.abs(weights).max()
+    else:
+        assert np.array_equal(rows, weights[tokens].astype(np.float32))
     assert np.isnan(np.array(native.embed(packed, mx.array(np.array([37, -1], np.int32))))).all()
 
 

@@ -77,14 +77,19 @@ unsigned short bits_of_half(float value) {
 // Scales (and offsets) of weights from `first` on of a block.
 template <class Codec, class T>
 void write_halves(const uint8_t* block, int first, int row, uint8_t* out) {
-  if constexpr (T::kind == ScaleKind::bf16)
+  if constexpr (T::kind == ScaleKind::f32) {
+    const float scale = Codec::scale(block, 0), offset = Codec::offset(block, 0) - float(T::zero) * scale;
+    std::memcpy(out + 4 * row, &scale, 4);
+    std::memcpy(out + 4 * (STRIP + row), &offset, 4);
+    return;
+  } else if constexpr (T::kind == ScaleKind::bf16)
     put_half(out, row, (unsigned short)(codecs::host::bits_of(Codec::scale(block, first / Codec::group)) >> 16));
   else if constexpr (T::halves > 1)
     for (int g = 0; g < T::halves; g++)
       put_half(out + 2 * STRIP * g, row, bits_of_half(Codec::scale(block, first / Codec::group + g)));
   else
     put_half(out, row, Codec::d_bits(block));
-  if constexpr (T::has_offset) put_half(out + 2 * STRIP, row, Codec::m_bits(block));
+  if constexpr (T::has_offset && T::kind == ScaleKind::f16) put_half(out + 2 * STRIP, row, Codec::m_bits(block));
 }
 
 // What stands for a code in a plane.
@@ -127,10 +132,11 @@ void pack_strip(const uint8_t* blocks, int64_t row_bytes, int rows, int columns,
   }
 }
 
-template <ScaleKind kind = ScaleKind::f16>
-float half_at(const uint8_t* halves, int row) {
-  unsigned short bits;
-  std::memcpy(&bits, halves + 2 * row, 2);
+// Number `index` of a run of scales.
+template <ScaleKind kind>
+float scale_at(const uint8_t* run, int index) {
+  if constexpr (kind == ScaleKind::f32) return codecs::float_bits(codecs::load_u32(run + 4 * index));
+  const unsigned short bits = codecs::load_u16(run + 2 * index);
   return kind == ScaleKind::bf16 ? codecs::float_bits((unsigned int)bits << 16) : codecs::half_bits(bits);
 }
 
@@ -141,13 +147,13 @@ void decode_tiles(const uint8_t* strip, int row, int columns, const Codebook* bo
     const uint8_t* tile = run + (T::is_super ? T::half_bytes : 0) + column % T::columns / BLOCK * T::bytes;
     const int in_tile = column % BLOCK, g = in_tile / (BLOCK / T::groups);
     const int8_t* sub = reinterpret_cast<const int8_t*>(tile);
-    float scale = half_at<T::kind>(run + (T::is_super ? 0 : 2 * STRIP * g), row);
+    float scale = scale_at<T::kind>(run, (T::is_super ? 0 : STRIP * g) + row);
     if constexpr (T::is_super) scale *= float(sub[STRIP * g + row]);
     int code = read_code<T>(tile + (T::is_super ? T::sub_bytes : T::half_bytes), row, in_tile);
     if constexpr (T::has_book) code = book->values[code], scale *= book->factor;
     float value = scale * float(code);
     if constexpr (T::has_offset) {
-      const float offset = half_at(run + 2 * STRIP, row);
+      const float offset = scale_at<T::kind>(run, STRIP + row);
       value = T::is_super ? value - offset * float(sub[STRIP * (T::groups + g) + row]) : value + offset;
     }
     out[column] = value;

@@ -30,6 +30,9 @@ enum class Format : int {  // in the numbers of ggml
   q2_k = 10, q3_k = 11, q4_k = 12, q5_k = 13, q6_k = 14, bf16 = 30,
   iq2_xxs = 16, iq2_xs = 17, iq3_xxs = 18, iq1_s = 19, iq4_nl = 20, iq3_s = 21, iq2_s = 22, iq4_xs = 23, iq1_m = 29,
   tq1_0 = 34, tq2_0 = 35, mxfp4 = 39, nvfp4 = 40, q1_0 = 41, q2_0 = 42,
+  affine2_32 = 1020, affine2_64, affine2_128, affine3_32 = 1030, affine3_64, affine3_128,
+  affine4_32 = 1040, affine4_64, affine4_128, affine5_32 = 1050, affine5_64, affine5_128,
+  affine6_32 = 1060, affine6_64, affine6_128, affine8_32 = 1080, affine8_64, affine8_128,
 };
 
 // What the codes of a format stand for, and what its scales are multiplied by.
@@ -38,8 +41,8 @@ struct Codebook {
   float factor;
 };
 
-// How a scale is stored: float16, or the upper half of a float32.
-enum class ScaleKind { f16, bf16 };
+// How a scale is stored: float16, or the upper half of a float32, or all of it.
+enum class ScaleKind { f16, bf16, f32 };
 
 template <int Bits, int Group, bool HasOffset, bool IsSuper, int Zero, bool HasBook = false,
           ScaleKind Kind = ScaleKind::f16>
@@ -54,7 +57,8 @@ struct Tile {
   static constexpr ScaleKind kind = Kind;
 
   static constexpr int halves = IsSuper ? 1 : groups;  // scales in two bytes, of a row
-  static constexpr int half_bytes = STRIP * 2 * halves * (1 + HasOffset);
+  static constexpr int half_size = Kind == ScaleKind::f32 ? 4 : 2;
+  static constexpr int half_bytes = STRIP * half_size * halves * (1 + HasOffset);
   static constexpr int sub_bytes = IsSuper ? STRIP * groups * (1 + HasOffset) : 0;
   static constexpr int bytes = (IsSuper ? sub_bytes : half_bytes) + STRIP * BLOCK * Bits / 8;
   static constexpr int tiles = IsSuper ? 8 : 1;  // that share float16 scales
@@ -79,6 +83,8 @@ using IQ2_XXS = Tile<3, 32, false, true, 0, true>;
 using IQ2_XS = Tile<3, 16, false, true, 0, true>;
 using MXFP4 = Tile<4, 32, false, false, 0, true, ScaleKind::bf16>;
 using NVFP4 = Tile<4, 16, false, false, 0, true>;
+template <int Bits>  // of 8 bits: with 128 off the codes and as many scales on the offset
+using Affine = Tile<Bits, 32, true, false, Bits == 8 ? -128 : 0, false, ScaleKind::f32>;
 
 constexpr Codebook BOOK_OF_IQ4 = {{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}, 1.0f};
 constexpr Codebook BOOK_OF_E2M1 = {{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}, 1.0f};
@@ -99,7 +105,13 @@ constexpr Codebook BOOK_OF_IQ3_S = {{-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5,
   X(iq3_xxs, IQ3_XXS, IQ4_XS, &BOOK_OF_IQ3_XXS) X(iq3_s, IQ3_S, IQ4_XS, &BOOK_OF_IQ3_S)                           \
   X(iq2_xxs, IQ2_XXS, IQ2_XXS, &BOOK_OF_IQ2) X(iq2_xs, IQ2_XS, IQ2_XS, &BOOK_OF_IQ2)                              \
   X(iq2_s, IQ2_S, IQ2_XS, &BOOK_OF_IQ2) X(iq1_s, IQ1_S, IQ2_XXS, &BOOK_OF_IQ1) X(iq1_m, IQ1_M, IQ2_XS, &BOOK_OF_IQ1) \
-  X(mxfp4, MXFP4, MXFP4, &BOOK_OF_E2M1) X(nvfp4, NVFP4, NVFP4, &BOOK_OF_E2M1)
+  X(mxfp4, MXFP4, MXFP4, &BOOK_OF_E2M1) X(nvfp4, NVFP4, NVFP4, &BOOK_OF_E2M1)                                \
+  AFFINE_FORMATS(X, 2) AFFINE_FORMATS(X, 3) AFFINE_FORMATS(X, 4) AFFINE_FORMATS(X, 5) AFFINE_FORMATS(X, 6)        \
+  AFFINE_FORMATS(X, 8)
+#define AFFINE_FORMATS(X, bits)                                     \
+  X(affine##bits##_32, AFFINE##bits##_32, Affine<bits>, nullptr)    \
+  X(affine##bits##_64, AFFINE##bits##_64, Affine<bits>, nullptr)    \
+  X(affine##bits##_128, AFFINE##bits##_128, Affine<bits>, nullptr)
 #define PLAIN_FORMATS(X) X(f32, F32) X(f16, F16) X(bf16, BF16)
 
 }  // namespace edgeinfer

@@ -88,6 +88,11 @@ struct Scales {
 template <class T>
 INLINE Scales<T> read_scales(const uint8_t* halves, const uint8_t* tile, int part, const Codebook* book) {
   Scales<T> read;
+  if constexpr (T::kind == ScaleKind::f32) {
+    read.scale[0] = load<F>((const float*)halves + part * W);
+    read.offset[0] = load<F>((const float*)halves + STRIP + part * W);
+    return read;
+  }
   const uint16_t* d = (const uint16_t*)halves + part * W;
   const int8_t* sub = (const int8_t*)tile + part * W;
   UNROLL for (int g = 0; g < T::groups; g++) {

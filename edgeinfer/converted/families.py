@@ -1,0 +1,78 @@
+"""Model families as their config.json names them: the architecture in GGUF, and the names of their tensors there.
+
+Names have no ``.weight`` or ``.bias``, which stay as they are. ``{i}`` is a layer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_LLAMA = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+_SANDWICH = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
+_LAYER = re.compile(r"model\.layers\.(\d{1,4})\.(.+)", re.ASCII)
+_EXPERT = re.compile(r"mlp\.experts\.(\d{1,4})\.(\w+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """``paired``: GGUF has the channels of a rotated pair side by side, the folder has them half a head apart.
+
+    ``one_plus``: norms multiply by 1 + w, and GGUF stores that sum. ``activation`` is what ``hidden_act`` must be.
+    """
+
+    architecture: str
+    layer: Mapping[str, str]
+    paired: bool = False
+    one_plus: bool = False
+    experts: bool = False
+    activation: tuple[str, ...] = ("silu",)
+    ignored: tuple[str, ...] = field(default=())
+
+    def rename(self, module: str) -> tuple[str, int | None]:
+        """The GGUF name of a module, and which of its experts it is; an empty name where there is none."""
+        if module in _TOP:
+            return _TOP[module], None
+        found = _LAYER.fullmatch(module)
+        if found is None:
+            return "", None
+        layer, part = int(found[1]), found[2]
+        if self.experts and (expert := _EXPERT.fullmatch(part)) and expert[2] in _EXPERTS:
+            return f"blk.{layer}.{_EXPERTS[expert[2]]}", int(expert[1])
+        if self.experts and part.startswith("mlp.switch_mlp."):  # as MLX stacks them
+            part = _EXPERTS.get(part.removeprefix("mlp.switch_mlp."), "")
+            return (f"blk.{layer}.{part}", None) if part else ("", None)
+        part = self.layer.get(part, "")
+        return (f"blk.{layer}.{part}", None) if part else ("", None)
+
+
+_SHARED_LLAMA = Family("llama", _LLAMA, paired=True)
+FAMILIES: Mapping[str, Family] = {
+    "llama": _SHARED_LLAMA,
+    "mistral": _SHARED_LLAMA,
+    "qwen2": Family("qwen2", _LLAMA),
+    "qwen3": Family("qwen3", _LLAMA | _HEAD_NORMS),
+    "qwen3_moe": Family("qwen3moe", _LLAMA | _HEAD_NORMS | {"mlp.gate": "ffn_gate_inp"}, experts=True),
+    "gemma3_text": Family(
+        "gemma3", _LLAMA | _HEAD_NORMS | _SANDWICH, one_plus=True, activation=("gelu_pytorch_tanh", "gelu_tanh")
+    ),
+}
+"""By ``model_type``."""

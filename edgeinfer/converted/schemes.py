@@ -1,0 +1,285 @@
+"""How quantized weights lie in a checkpoint, and the codec that each becomes: rearranged, where one holds it exactly.
+
+A scheme says which of a module's tensors it takes and gives a matrix as blocks. The layouts are those that the programs
+which write them publish: mlx, AutoAWQ (GEMM), AutoGPTQ, bitsandbytes, compressed-tensors, and DeepSeek's FP8.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeinfer.converted.folder import Folder
+from edgeinfer.errors import UnsupportedModel
+from edgeinfer.formats.cursor import shown
+from edgeinfer.quant.affine import blocks_of, unpack_bits
+from edgeinfer.quant.codec import AFFINE_BITS, AFFINE_GROUPS, CODECS, Codec
+
+Blocks: TypeAlias = NDArray[np.uint8]
+PLAIN = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight of a checkpoint: (rows, columns), or with experts (E, rows, columns). ``make`` gives (rows, bytes)."""
+
+    codec: Codec
+    shape: tuple[int, ...]
+    make: Callable[[], Blocks]
+
+
+class Refusal(Exception):
+    """A message that lacks the name of the tensor."""
+
+
+Reader: TypeAlias = Callable[[Folder, str, Mapping[str, Any]], Matrix]
+"""Folder, module name and the settings of its quantization."""
+
+
+def plain(folder: Folder, name: str) -> Matrix:
+    """A tensor of floats as it lies; float64 as float32."""
+    info = folder.info(name)
+    if info.dtype == "F64":
+        return Matrix(CODECS["f32"], info.shape, lambda: _as_rows(folder.floats(name), info.shape))
+    if info.dtype not in PLAIN:
+        raise Refusal(f"of {info.dtype} without a quantization that config.json names; supported: {', '.join(PLAIN)}")
+    return Matrix(CODECS[PLAIN[info.dtype]], info.shape, lambda: _as_rows(folder.raw(name), info.shape))
+
+
+def mlx(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
+    """q in uint32 words as one bit string a row; affine with scales and biases, or a mode with shared exponents."""
+    mode, bits, group = _mlx_mode(settings)
+    packed, scales = folder.info(f"{module}.weight"), folder.info(f"{module}.scales")
+    if packed.dtype != "U32":
+        raise Refusal(f"of {packed.dtype}; expected U32")
+    rows, columns = math.prod(packed.shape[:-1]), packed.shape[-1] * 32 // bits
+    if columns % group or math.prod(scales.shape) * group != rows * columns:
+        raise Refusal(f"scales of shape {list(scales.shape)} for {columns} columns in groups of {group}")
+    shape = (*packed.shape[:-1], columns)
+
+    def q() -> Blocks:
+        return unpack_bits(folder.raw(f"{module}.weight").reshape(rows, -1), bits)
+
+    def floats(part: str) -> NDArray[np.float32]:
+        return folder.floats(f"{module}.{part}").reshape(rows, -1)
+
+    def exponents() -> Blocks:
+        return folder.raw(f"{module}.scales").reshape(rows, -1)
+
+    if mode == "affine":
+        return affine_matrix(shape, bits, group, lambda: (q(), floats("scales"), floats("biases")))
+    if mode == "mxfp4":
+        return Matrix(CODECS["mxfp4"], shape, lambda: _mxfp4(q(), exponents()))
+    if mode == "nvfp4" and columns % 64 == 0:
+        return Matrix(CODECS["nvfp4"], shape, lambda: _nvfp4(q(), exponents()))
+    if mode == "mxfp8":
+        return Matrix(
+            CODECS["bf16"], shape, lambda: as_bf16(from_e4m3(q()) * np.repeat(_e8m0(exponents()), group, axis=1))
+        )
+    raise Refusal(f"nvfp4 with {columns} columns; supported: multiples of 64")
+
+
+def awq(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
+    """AutoAWQ's GEMM layout: eight outputs a word in the order 0 2 4 6 1 3 5 7. w = scale * (q - zero)."""
+    bits = settings.get("bits", settings.get("w_bit"))
+    if bits != 4 or str(settings.get("version", "gemm")).lower() != "gemm":
+        raise Refusal(f"AWQ of {bits!r:.9} bits, version {settings.get('version')!r:.20}; supported: 4 bits, gemm")
+    inputs, words = folder.info(f"{module}.qweight").shape
+    groups = folder.info(f"{module}.scales").shape[0]
+    group = _group(inputs, groups, folder.info(f"{module}.qzeros").shape[0])
+
+    def parts() -> tuple[Blocks, NDArray[Any], NDArray[Any]]:
+        scales = folder.floats(f"{module}.scales").T
+        q, zeros = (_awq_words(folder.read(f"{module}.{name}")).T for name in ("qweight", "qzeros"))
+        return np.ascontiguousarray(q), scales, -scales * zeros
+
+    return affine_matrix((words * 8, inputs), 4, group, parts)
+
+
+def gptq(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
+    """AutoGPTQ: q of an input column downwards in words. The first version stores a zero less one.
+
+    Columns may choose their groups (``g_idx``): then no codec has the layout, and weights are rounded to float16, which
+    is what its own kernels compute with.
+    """
+    bits = settings.get("bits")
+    if bits not in AFFINE_BITS or bits in (5, 6):
+        raise Refusal(f"GPTQ of {bits!r:.9} bits; supported: 2, 3, 4, 8")
+    words, outputs = folder.info(f"{module}.qweight").shape
+    inputs, groups = words * 32 // bits, folder.info(f"{module}.scales").shape[0]
+    group = _group(inputs, groups, folder.info(f"{module}.qzeros").shape[0])
+    offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1
+    order = folder.read(f"{module}.g_idx").astype(np.int64) if f"{module}.g_idx" in folder else np.zeros(0, np.int64)
+    if len(order) and (order.shape != (inputs,) or order.min() < 0 or order.max() >= groups):
+        raise Refusal(f"g_idx names groups that are not 0 to {groups - 1}")
+
+    def parts() -> tuple[Blocks, NDArray[Any], NDArray[Any]]:
+        q = unpack_bits(np.ascontiguousarray(folder.read(f"{module}.qweight").T).view(np.uint8), bits)
+        zeros = unpack_bits(np.ascontiguousarray(folder.read(f"{module}.qzeros")).view(np.uint8), bits).T
+        scales = folder.floats(f"{module}.scales").T
+        return q, scales, -scales * (zeros[:outputs].astype(np.float32) + offset)
+
+    if not len(order) or np.array_equal(order, np.arange(inputs) // (inputs // groups)):
+        return affine_matrix((outputs, inputs), bits, group, parts)
+
+    def reordered() -> Blocks:
+        q, scales, offsets = parts()
+        return _as_rows((q * scales[:, order] + offsets[:, order]).astype("<f2"), (outputs, inputs))
+
+    return Matrix(CODECS["f16"], (outputs, inputs), reordered)
+
+
+def bitsandbytes(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
+    """NF4 and FP4 with absmax, nested or not; int8 with one scale a row. Rounded to float16 or bfloat16, as there."""
+    name = f"{module}.weight"
+    if f"{module}.SCB" in folder:
+        shape = folder.info(name).shape
+        return Matrix(CODECS["f16"], shape, lambda: _as_rows(_int8(folder, module).astype("<f2"), shape))
+    state_name = next((each for each in folder.tensors if each.startswith(f"{name}.quant_state.bitsandbytes__")), None)
+    if state_name is None:
+        raise Refusal("of U8 without a quant_state")
+    try:
+        state = json.loads(bytes(folder.raw(state_name)).decode())
+        shape = tuple(int(each) for each in state["shape"])
+        blocksize = int(state["blocksize"])
+        dtype, nested, offset = state.get("dtype"), state.get("nested_blocksize"), float(state.get("nested_offset", 0))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refusal(f"a quant_state that does not say its shape and blocks ({error!r:.60})") from None
+    count = math.prod(shape)
+    sized = len(shape) == 2 and min(shape) > 0 and blocksize > 0 and count % blocksize == 0
+    if not sized or folder.info(name).nbytes * 2 != count:
+        raise Refusal(
+            f"a quant_state of shape {list(shape)} in blocks of {blocksize}; {folder.info(name).nbytes} bytes"
+        )
+
+    def weights() -> NDArray[np.float32]:
+        packed = folder.raw(name)
+        q = np.stack([packed >> 4, packed & 15], axis=-1).reshape(-1, blocksize)
+        absmax = folder.read(f"{name}.absmax").reshape(-1)
+        if nested:
+            steps = folder.floats(f"{name}.nested_quant_map")[absmax]
+            absmax = steps * np.repeat(folder.floats(f"{name}.nested_absmax"), nested)[: len(steps)] + np.float32(
+                offset
+            )
+        codes = folder.floats(f"{name}.quant_map")[q]
+        return (codes * absmax[:, None].astype(np.float32)).reshape(shape)
+
+    if dtype == "float16":
+        return Matrix(CODECS["f16"], shape, lambda: _as_rows(weights().astype("<f2"), shape))
+    return Matrix(CODECS["bf16"], shape, lambda: as_bf16(weights()))
+
+
+def fp8(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
+    """E4M3 with a scale a matrix, a row or a block; rounded to bfloat16, which such checkpoints compute with."""
+    name = f"{module}.weight"
+    shape = folder.info(name).shape
+    inverse = f"{name}_scale_inv"
+    scale_name = inverse if inverse in folder else f"{name}_scale"
+
+    def weights() -> NDArray[np.float32]:
+        scales = folder.floats(scale_name)
+        scales = scales.reshape(1, 1) if scales.size == 1 else scales.reshape(len(scales), -1)
+        tall, wide = (-(-size // count) for size, count in zip(shape, scales.shape, strict=True))
+        block = settings.get("weight_block_size")
+        if isinstance(block, list) and len(block) == 2 and scales.size > 1:
+            tall, wide = int(block[0]), int(block[1])
+        spread = np.repeat(np.repeat(scales, tall, axis=0), wide, axis=1)[: shape[0], : shape[1]]
+        if spread.shape != shape:
+            raise UnsupportedModel(f"{folder.path.name}: {shown(scale_name)} does not cover {list(shape)}", folder.path)
+        return from_e4m3(folder.read(name)) * spread
+
+    return Matrix(CODECS["bf16"], shape, lambda: as_bf16(weights()))
+
+
+def affine_matrix(
+    shape: tuple[int, ...], bits: int, group: int, parts: Callable[[], tuple[Blocks, NDArray[Any], NDArray[Any]]]
+) -> Matrix:
+    """The widest group of AFFINE_GROUPS that ``group`` is whole numbers of; scales and offsets are repeated."""
+    width = next((each for each in reversed(AFFINE_GROUPS) if group % each == 0), 0)
+    if not width:
+        raise Refusal(f"groups of {group}; supported: multiples of {AFFINE_GROUPS[0]}")
+
+    def make() -> Blocks:
+        q, scales, offsets = parts()
+        scales, offsets = (np.repeat(each, group // width, axis=1) for each in (scales, offsets))
+        return blocks_of(q, scales, offsets, bits)
+
+    return Matrix(CODECS[f"affine{bits}_{width}"], shape, make)
+
+
+def _mlx_mode(settings: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Mode, bits and group size. Raises Refusal for a combination that MLX does not have."""
+    mode, bits, group = settings.get("mode", "affine"), settings.get("bits"), settings.get("group_size")
+    fixed = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+    known = fixed.get(mode) == (bits, group) or (mode == "affine" and bits in AFFINE_BITS and group in AFFINE_GROUPS)
+    if not known or type(bits) is not int or type(group) is not int:
+        raise Refusal(f"mode {mode!r:.20} with {bits!r:.9} bits in groups of {group!r:.9}; MLX has no such mode")
+    return str(mode), bits, group
+
+
+def _group(inputs: int, groups: int, zeros: int) -> int:
+    if groups < 1 or inputs % groups or zeros != groups:
+        raise Refusal(f"{groups} groups of scales and {zeros} of zeros for {inputs} columns")
+    return inputs // groups
+
+
+def _awq_words(words: NDArray[Any]) -> Blocks:
+    """(n, words) int32 -> (n, 8 * words)."""
+    shifts = np.array([0, 16, 4, 20, 8, 24, 12, 28], np.uint32)  # of output 0, 1, … 7
+    return (words.view(np.uint32)[..., None] >> shifts & 15).astype(np.uint8).reshape(len(words), -1)
+
+
+def _int8(folder: Folder, module: str) -> NDArray[np.float32]:
+    scales = folder.floats(f"{module}.SCB").reshape(-1, 1) / np.float32(127)
+    return np.asarray(folder.read(f"{module}.weight") * scales, np.float32)
+
+
+def _mxfp4(q: Blocks, exponents: Blocks) -> Blocks:
+    """q (rows, columns) in the order of the columns -> ggml's blocks: an exponent, nibbles of both halves."""
+    halves = q.reshape(len(q), -1, 2, 16)
+    nibbles = halves[:, :, 0] | halves[:, :, 1] << 4
+    return np.concatenate([exponents[..., None], nibbles], axis=2).reshape(len(q), -1)
+
+
+def _nvfp4(q: Blocks, scales: Blocks) -> Blocks:
+    """The same: four scales, then per 16 weights the nibbles of both halves."""
+    halves = q.reshape(len(q), -1, 4, 2, 8)
+    nibbles = (halves[..., 0, :] | halves[..., 1, :] << 4).reshape(len(q), -1, 32)
+    return np.concatenate([scales.reshape(len(q), -1, 4), nibbles], axis=2).reshape(len(q), -1)
+
+
+def from_e4m3(codes: Blocks) -> NDArray[np.float32]:
+    """OCP's FP8 E4M3: no infinities, one NaN of each sign."""
+    every = np.arange(256)
+    exponent, mantissa = every >> 3 & 15, every & 7
+    size = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), np.ldexp(1 + mantissa / 8, exponent - 7))
+    size[every & 127 == 127] = np.nan
+    table = np.where(every < 128, size, -size).astype(np.float32)
+    numbers: NDArray[np.float32] = table[codes]
+    return numbers
+
+
+def _e8m0(exponents: Blocks) -> NDArray[np.float32]:
+    """2^(e - 127); 255 is no number."""
+    table = np.ldexp(np.float32(1), np.minimum(np.arange(256), 254) - 127).astype(np.float32)
+    table[255] = np.nan
+    scales: NDArray[np.float32] = table[exponents]
+    return scales
+
+
+def as_bf16(weights: NDArray[np.float32]) -> Blocks:
+    """Rounded to nearest, ties to even. (..., columns) -> (rows, bytes)."""
+    bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype("<u2")
+    rounded[np.isnan(weights)] = 0x7FC0
+    return _as_rows(rounded, weights.shape)
+
+
+def _as_rows(numbers: NDArray[Any], shape: tuple[int, ...]) -> Blocks:
+    return np.ascontiguousarray(numbers).view(np.uint8).reshape(math.prod(shape[:-1]), -1)

@@ -1,0 +1,179 @@
+"""``config.json`` as the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeinfer.converted.families import FAMILIES, Family
+from edgeinfer.errors import CorruptFile, UnsupportedModel
+from edgeinfer.formats.cursor import shown
+
+_INTEGERS = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "max_position_embeddings": "context_length",
+    "vocab_size": "vocab_size",
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+}
+_FLOATS = {
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+}
+_NEUTRAL = {  # settings that change the computation, and the only values that are supported
+    "mlp_bias": (False,),
+    "no_rope_layers": (),
+    "partial_rotary_factor": (1, 1.0),
+    "use_bidirectional_attention": (False,),
+}
+_LEAST_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+class Settings:
+    """Typed access to ``config.json``; what is wrong raises CorruptFile or UnsupportedModel with the key."""
+
+    def __init__(self, config: Mapping[str, Any], folder: Path) -> None:
+        self.path = folder / "config.json"
+        text = config.get("text_config")
+        self.config: Mapping[str, Any] = {**config, **text} if isinstance(text, dict) else config
+        kind = self.config.get("model_type")
+        if not isinstance(kind, str) or kind not in FAMILIES:
+            raise self.unsupported("model_type", kind, ", ".join(FAMILIES))
+        self.family: Family = FAMILIES[kind]
+        self.kind = kind
+
+    def whole(self, key: str, default: int | None = None) -> int | None:
+        value = self.config.get(key, default)
+        if value is None or type(value) is int:
+            return value
+        raise CorruptFile(self.path, key, None, f"{value!r:.40}; expected a whole number")
+
+    def number(self, key: str, source: Mapping[str, Any] | None = None) -> float | None:
+        value = (self.config if source is None else source).get(key)
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise CorruptFile(self.path, key, None, f"{value!r:.40}; expected a number")
+        return float(value)
+
+    def unsupported(self, key: str, value: object, supported: str) -> UnsupportedModel:
+        found = shown(f"{value!r}")
+        return UnsupportedModel(f"{self.path.name}: {key}: {found}; supported: {supported}", self.path, key, value)
+
+    def metadata(self) -> dict[str, Any]:
+        """Keys of the architecture. Raises what the class says."""
+        prefix = self.family.architecture
+        self._check_neutral()
+        found: dict[str, Any] = {}
+        for key, name in _INTEGERS.items():
+            if (value := self.whole(key)) is not None:
+                found[f"{prefix}.{name}"] = value
+        for key, name in _FLOATS.items():
+            if (number := self.number(key)) is not None:
+                found[f"{prefix}.{name}"] = number
+        if (size := self.whole("head_dim")) is not None:
+            found |= {f"{prefix}.attention.key_length": size, f"{prefix}.attention.value_length": size}
+        if not self.family.experts:
+            for key in ("expert_count", "expert_used_count", "expert_feed_forward_length"):
+                found.pop(f"{prefix}.{key}", None)
+        found |= {f"{prefix}.{key}": value for key, value in (self._rope() | self._window()).items()}
+        return {"general.architecture": prefix, **found}
+
+    def frequencies(self) -> NDArray[np.float32] | None:
+        """Llama 3's factors of each rotated pair, by the formula of its own ``apply_scaling``: (D / 2,) float32."""
+        scaling = self._scaling()
+        if scaling.get("rope_type", scaling.get("type")) != "llama3":
+            return None
+        values = [self.number(key, scaling) for key in _LEAST_LLAMA3]
+        hidden, heads = self.whole("hidden_size"), self.whole("num_attention_heads")
+        size = self.whole("head_dim") or (hidden or 0) // (heads or 1)
+        base = self.number("rope_theta") or self.number("rope_theta", scaling) or 10000.0
+        if None in values or size < 2 or size > 1 << 14 or base < 1:
+            raise self.unsupported("rope_scaling", scaling, f"llama3 with {', '.join(_LEAST_LLAMA3)}")
+        factor, low, high, original = (value or 0.0 for value in values)
+        if factor <= 0 or high <= low:
+            raise self.unsupported("rope_scaling", scaling, "a positive factor, high_freq_factor above low_freq_factor")
+        turns = original / (2 * math.pi * base ** (np.arange(size // 2) / (size // 2)))
+        smooth = np.clip((turns - low) / (high - low), 0, 1)
+        return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+    def _check_neutral(self) -> None:
+        act = self.config.get("hidden_act", self.config.get("hidden_activation"))
+        if act is not None and act not in self.family.activation:
+            raise self.unsupported("hidden_act", act, ", ".join(self.family.activation))
+        for key, values in _NEUTRAL.items():
+            if key in self.config and self.config[key] not in (None, [], *values):
+                raise self.unsupported(key, self.config[key], ", ".join(map(str, values)) or "none")
+
+    def _scaling(self) -> Mapping[str, Any]:
+        found = self.config.get("rope_scaling") or self.config.get("rope_parameters") or {}
+        if not isinstance(found, dict):
+            raise self.unsupported("rope_scaling", found, "an object")
+        return found
+
+    def _rope(self) -> dict[str, Any]:
+        scaling = self._scaling()
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        found: dict[str, Any] = {}
+        if self.number("rope_theta") is None and (base := self.number("rope_theta", scaling)) is not None:
+            found["rope.freq_base"] = base
+        if kind in ("default", "llama3"):
+            return found
+        if kind not in ("linear", "yarn"):
+            raise self.unsupported("rope_scaling", kind, "default, linear, yarn, llama3")
+        factor = self.number("factor", scaling)
+        if factor is None or factor <= 0:
+            raise self.unsupported("rope_scaling", scaling, "a positive factor")
+        found |= {"rope.scaling.type": kind, "rope.scaling.factor": factor}
+        if kind == "yarn":
+            original = scaling.get("original_max_position_embeddings", self.whole("max_position_embeddings"))
+            if type(original) is not int:
+                raise self.unsupported("rope_scaling", original, "a whole original_max_position_embeddings")
+            found["rope.scaling.original_context_length"] = original
+            others = scaling.keys() - {"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta"}
+            if others:
+                raise self.unsupported("rope_scaling", sorted(others)[0], "yarn with its published values")
+        return found
+
+    def _window(self) -> dict[str, Any]:
+        window = self.whole("sliding_window")
+        if self.family.architecture == "gemma3":
+            pattern = self.config.get("sliding_window_pattern", 6)
+            if (kinds := self.config.get("layer_types")) is not None:
+                pattern = _period(kinds)
+            if type(pattern) is not int or pattern < 1:
+                raise self.unsupported(
+                    "layer_types", self.config.get("layer_types"), "full attention at a fixed period"
+                )
+            near = self.number("rope_local_base_freq")
+            return {
+                "attention.sliding_window": window or 0,
+                "attention.sliding_window_pattern": pattern,
+                **({"rope.freq_base_swa": near} if near is not None else {}),
+            }
+        if window is None or self.config.get("use_sliding_window") is False:
+            return {}
+        if self.kind != "mistral":
+            raise self.unsupported("sliding_window", window, "none")
+        return {"attention.sliding_window": window}
+
+
+def _period(kinds: object) -> int:
+    """Every how many layers attention is full; 0 where they follow no such rule."""
+    if not isinstance(kinds, list) or "full_attention" not in kinds:
+        return len(kinds) + 1 if isinstance(kinds, list) and set(kinds) == {"sliding_attention"} else 0
+    period = kinds.index("full_attention") + 1
+    wanted = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(len(kinds))]
+    return period if kinds == wanted else 0
