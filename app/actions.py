@@ -23,6 +23,7 @@ class Action:
     takes: str = ""  # what stands behind the slash command, as help shows it
     shown: bool = True  # in the palette; a key that only moves about is not
     opens: str = ""  # the screen it opens, a row of SCREENS
+    before: bool = True  # its key is looked at before the prompt gets it
 
 
 SCREENS: dict[str, str] = {
@@ -31,15 +32,18 @@ SCREENS: dict[str, str] = {
 """Screens by name; each is imported when it is opened, so that the app itself starts at once."""
 
 ACTIONS: tuple[Action, ...] = (
-    Action("send", "Send", "Send what you typed; while a reply is made it waits for its turn.", "enter", shown=False),
-    Action("newline", "New line", "Begin a new line of the prompt.", "shift+enter,alt+enter,ctrl+j", shown=False),
-    Action("stop", "Stop", "Stop the reply and keep what there is of it.", "escape", "/stop"),
+    Action("send", "Send", "Send what you typed; while a reply is made it waits for its turn.", "enter",
+           shown=False, before=False),
+    Action("newline", "New line", "Begin a new line of the prompt.", "shift+enter,alt+enter,ctrl+j",
+           shown=False, before=False),
+    Action("stop", "Stop", "Stop the reply and keep what there is of it.", "escape", "/stop",
+           before=False),
     Action("retry", "Retry", "Answer the last message again, as another branch.", "ctrl+r", "/retry"),
     Action("edit", "Edit", "Change the chosen message, or your last one; what followed stays a branch.", "f4", "/edit"),
     Action("branch", "Next branch", "Show the next answer or edit at the chosen message.", "f5", "/branch"),
-    Action("copy_reply", "Copy reply", "Copy the chosen message, or the last reply.", "f6", "/copy"),
+    Action("copy_reply", "Copy reply", "Copy the chosen message, or the last reply.", "f8", "/copy"),
     Action("copy_code", "Copy code", "Copy the last block of code; again for the one before it.", "ctrl+b", "/code"),
-    Action("reasoning", "Fold reasoning", "Show or fold what the model thought.", "f7", "/think"),
+    Action("reasoning", "Fold reasoning", "Show or fold what the model thought.", "f9", "/think"),
     Action("panel", "Figures", "Show speed, memory and drafts as they change.", "f2", "/stats"),
     Action("attach", "Attach a file", "Send a text file along, as @PATH does.", slash="/attach", takes="PATH"),
     Action("expand", "Expand pastes", "Put pasted text itself in place of its chip.", slash="/expand"),
@@ -67,7 +71,7 @@ def bindings(screen: str, names: Iterable[str] | None = None) -> list[BindingTyp
     """The keys of a screen, or of some of its actions."""
     wanted = None if names is None else set(names)
     return [
-        Binding(action.key, action.name, action.title, id=action.name, show=False)
+        Binding(action.key, action.name, action.title, id=action.name, show=False, priority=action.before)
         for action in of_screen(screen)
         if action.key and (wanted is None or action.name in wanted)
     ]

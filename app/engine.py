@@ -82,7 +82,7 @@ class Engine:
             try:
                 while (event := await self._next(events)) is not None:
                     yield event
-                    if isinstance(event, Finished):
+                    if isinstance(event, Finished) and event.finish_reason != "error":  # after which it raises
                         break
             finally:
                 stream.close()

@@ -14,6 +14,8 @@ from edgeinfer.app.engine import Engine, in_thread
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import Event, Finished, ReasoningDelta, TextDelta
 
+ANSWER_TOKENS = 4096
+"""Tokens of a reply at most, where nothing else is set."""
 SAVE_SECONDS = 1.0
 """Between two times that a growing reply is written to disk."""
 
@@ -29,7 +31,7 @@ class Session:
         self.engine = engine
         self.conversation: Conversation | None = None
         self.path: list[Message] = []
-        self.params: dict[str, Any] = {}  # options of ``LLM.stream``
+        self.params: dict[str, Any] = {"max_tokens": ANSWER_TOKENS}  # options of ``LLM.stream``
 
     @property
     def leaf(self) -> int | None:
@@ -133,12 +135,9 @@ class Session:
                     case Finished(finish_reason=reason):
                         state, stats = _STATES[reason], Stats.of(event)
                 await writer.save()
-                if not isinstance(event, Finished):
-                    yield event
-                else:
-                    self.path[-1] = writer.finish(state, stats)
-                    writer = None
-                    yield event
+                if isinstance(event, Finished) and state != "error":
+                    self.path[-1], writer = writer.finish(state, stats), None
+                yield event
         except EdgeInferError as error:
             state, note = "error", str(error)
             raise

@@ -156,7 +156,7 @@ class Said(Entry):
         bar = Run("▌ ", f"{self._style} {self._style}-bar")
         rows = [Line(line.runs, self._style, line.lead, line.joins).behind(bar) for line in lines_shown]
         if left:
-            rows.append(_note(f"… {left:,} more characters, all sent (F7 shows them)", self._style, bar))
+            rows.append(_note(f"… {left:,} more characters, all sent (F9 shows them)", self._style, bar))
         return rows + [_note(note, self._style, bar) for note in self._notes]
 
 

@@ -165,6 +165,8 @@ class ChatScreen(ChatKeys):
     @on(Transcript.Followed)
     def show_figures(self) -> None:
         """The status line as things are now."""
+        if not self.query(StatusLine):  # it is being taken down
+            return
         app, status, live = self.chat_app, self.query_one(StatusLine), self.turns.live
         busy = self.turns.busy and live is not None
         info = app.engine.llm.info if app.engine.llm else None

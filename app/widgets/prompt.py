@@ -123,6 +123,7 @@ class Prompt(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         """A paste never sends; a large one becomes a chip."""
         event.prevent_default()
+        event.stop()
         text = event.text.replace("\r\n", "\n").replace("\r", "\n")
         if result := self._replace_via_keyboard(self._shortened(text), *self.selection):
             self.move_cursor(result.end_location)
