@@ -18,6 +18,7 @@ from edgeinfer.backends.tape import TapeBackend
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.generation.engine import Engine
 from edgeinfer.llm import LLM
+from edgeinfer.tokenizer.template import Encoded
 from tests.generation.fakes import END, FakeTokenizer
 
 BYTES = [b"<end>", *(bytes([value]) for value in range(256)), b"", b""]
@@ -36,16 +37,17 @@ class ByteTokenizer(FakeTokenizer):
     def encode(self, text: str, add_bos: bool = False, special: bool = False) -> list[int]:
         return [byte + 1 for byte in text.encode(errors="replace")]
 
-
-class Encoded:
-    def __init__(self, ids: list[int]) -> None:
-        self.ids, self.text, self.warnings = ids, "", ()
+    def lookalikes(self, text: str) -> list[str]:
+        return []
 
 
 class TurnTemplate:
-    def encode(self, messages: Sequence[Any], tokenizer: ByteTokenizer, tools: object = None) -> Encoded:
+    def source(self, tools: bool = False) -> str:
+        return ""
+
+    def encode(self, messages: Sequence[Any], tokenizer: ByteTokenizer, tools: object = None, **_: Any) -> Encoded:
         ids = [token for message in messages for token in (TURN, *tokenizer.encode(message["content"]))]
-        return Encoded([*ids, GO])
+        return Encoded([*ids, GO], "")
 
     def drops(self) -> tuple[str, ...]:
         return ()
