@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import math
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeAlias
-
-from typing_extensions import TypeIs
+from typing import Any, Self
 
 from edgeinfer.backends import Choice, choose, open_draft
 from edgeinfer.backends.base import ModelInfo
 from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadRequest, UnsupportedModel
-from edgeinfer.generation import structured, toolcalls
-from edgeinfer.generation.context import checked_overflow, first_kept, fit_messages, fit_tokens
+from edgeinfer.generation.context import first_kept
 from edgeinfer.generation.engine import Engine, Stream
 from edgeinfer.generation.isolated import IsolatedEngine
-from edgeinfer.generation.reasoning import Reasoning, closing, opened_by, switched_off
+from edgeinfer.generation.options import Options
+from edgeinfer.generation.prompts import Prompt, Prompter, are_messages
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet
 from edgeinfer.hub.sources import Progress as Progress
@@ -33,15 +29,11 @@ from edgeinfer.loading import fit
 from edgeinfer.loading.fit import Needs
 from edgeinfer.settings import load_settings
 from edgeinfer.speculation.sources import shared_by
-from edgeinfer.tokenizer.messages import plain_mappings
-from edgeinfer.tokenizer.template import ChatTemplate, Encoded, lookalike_warning
+from edgeinfer.tokenizer.template import ChatTemplate
 from edgeinfer.tokenizer.vocabulary import Tokenizer
-from edgeinfer.types import AUTO, DRAFTERS, OFF, Event, Message, Reply, ReplyBuilder, SamplingParams
+from edgeinfer.types import Event, Message, Reply, ReplyBuilder, SamplingParams
 
 _MOST_THREADS = 512  # GGML_MAX_N_THREADS; beyond what a system gives, OpenMP ends the process
-
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
-"""Raw text, token ids, or chat messages."""
 
 
 def load(
@@ -120,13 +112,9 @@ class Outline:
     tokenizer: Tokenizer
     template: ChatTemplate
 
-    def encode(self, prompt: Prompt, **template: Any) -> Sequence[int]:
-        """The ids of a prompt as ``LLM.stream`` makes them; ``template`` are its ``tools`` and such."""
-        if _are_messages(prompt):
-            return self.template.encode(prompt, self.tokenizer, **template).ids
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
-        return [int(token) for token in prompt]
+    def encode(self, prompt: Prompt, **options: Any) -> Sequence[int]:
+        """The ids of a prompt as ``LLM.stream`` makes them of the same options."""
+        return Prompter(self.tokenizer, self.template).ids(prompt, Options.parse(options))
 
     def close(self) -> None:
         self.template.close()
@@ -163,6 +151,7 @@ class LLM:
         self.tokenizer = tokenizer
         self.template = template
         self._engine = engine
+        self._prompter = Prompter(tokenizer, template)
 
     @property
     def info(self) -> ModelInfo:
@@ -224,9 +213,7 @@ class LLM:
 
     def kept_from(self, messages: Sequence[Message], max_tokens: int = SamplingParams().max_tokens) -> int:
         """The index from which on ``overflow="drop-oldest"`` keeps messages that do not fit; system messages stay."""
-        return first_kept(
-            messages, lambda part: self.template.encode(part, self.tokenizer), self.info.context, max_tokens
-        )
+        return first_kept(messages, lambda part: self._prompter.encoded(part, Options()), self.info.context, max_tokens)
 
     def memory_in_use(self) -> int:
         """Bytes of memory held now, by this process and by the model's where it has one of its own."""
@@ -248,58 +235,8 @@ class LLM:
     def __repr__(self) -> str:
         return f"<edgeinfer.LLM {self.name} on {self.choice.name}>"
 
-    @cached_property
-    def _template_warnings(self) -> tuple[str, ...]:
-        return self.template.drops()
-
-    def _request(self, prompt: Prompt, options: dict[str, Any]) -> Request:
-        """The prompt encoded and made to fit."""
-        overflow = checked_overflow(options.pop("overflow", "refuse"))
-        speculation = _checked_speculation(options.pop("speculation", "auto"))
-        tools, template_options = options.pop("tools", None), _template_options(options.pop("template_options", None))
-        budget = _checked_reasoning(options.pop("reasoning", "auto"))
-        grammar = structured.compiled({name: options.pop(name, None) for name in structured.NAMES})
-        params = _params(options)
-        limits = (self.info.context, params.max_tokens)
-        if _are_messages(prompt):
-            source = self.template.source(bool(tools))
-            if budget == 0:
-                template_options = {**switched_off(source), **template_options}
-
-            def encode(messages: Sequence[Message]) -> Encoded:
-                encoded = self.template.encode(messages, self.tokenizer, tools=tools, **template_options)
-                return self._answering(encoded, source) if budget == 0 else encoded
-
-            encoded, truncated = fit_messages(prompt, encode, *limits, overflow)
-            calls = toolcalls.expected(source, plain_mappings(tools, "tools") or ()) if tools else None
-            warnings = (*self._template_warnings, *encoded.warnings)
-            if tools and calls is None:
-                warnings += ("the chat template knows no tools; the model was not told of them",)
-            return Request(
-                encoded.ids,
-                params,
-                truncated,
-                reasoning=None if grammar else Reasoning(opened=opened_by(encoded.text), budget=budget),
-                tools=None if grammar else calls,
-                warnings=warnings,
-                grammar=grammar,
-                speculation=speculation,
-            )
-        if tools or template_options or budget is not None:
-            raise BadRequest("tools, reasoning and template_options need chat messages, not a raw prompt", "tools")
-        warnings = ()
-        if isinstance(prompt, str):
-            if lookalikes := self.tokenizer.lookalikes(prompt):
-                warnings = (lookalike_warning("the prompt", lookalikes),)
-            prompt = self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
-        ids, truncated = fit_tokens(prompt, *limits, self.tokenizer.bos_id, overflow)
-        return Request(ids, params, truncated, warnings=warnings, grammar=grammar, speculation=speculation)
-
-    def _answering(self, encoded: Encoded, source: str) -> Encoded:
-        """A prompt after which the model has no thoughts to write."""
-        closed = closing(encoded.text, source)
-        ids = self.tokenizer.encode(closed, special=True) if closed else []
-        return replace(encoded, ids=[*encoded.ids, *ids], text=encoded.text + closed)
+    def _request(self, prompt: Prompt, options: Mapping[str, Any]) -> Request:
+        return self._prompter.request(prompt, Options.parse(options), self.info.context)
 
     def _whole(self, prompt: Prompt, options: dict[str, Any]) -> Reply:
         reply = ReplyBuilder()
@@ -332,77 +269,13 @@ def _name(model: object) -> str:
     return model
 
 
-def _template_options(value: object) -> Mapping[str, Any]:
-    given = {} if value is None else value
-    taken = ("self", "messages", "tokenizer", "tools")
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) and name not in taken for name in given):
-        found = f"{given!r:.40}"
-        raise BadRequest(
-            f"template_options: found {found}, expected a mapping of names to values, none of {', '.join(taken)}",
-            "template_options",
-        )
-    return given
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raises BadRequest for options that no request could have, before there is a model or a prompt."""
-    others = ("overflow", "speculation", "tools", "reasoning", "template_options", *structured.NAMES)
-    structured.compiled(options)
-    checked_overflow(options.get("overflow", "refuse"))
-    _checked_speculation(options.get("speculation", "auto"))
-    _template_options(options.get("template_options"))
-    _checked_reasoning(options.get("reasoning", "auto"))
-    _params({name: value for name, value in options.items() if name not in others})
-
-
-def _checked_speculation(value: object) -> str:
-    if value is False:
-        return OFF
-    if isinstance(value, str) and value in (AUTO, OFF, *DRAFTERS):
-        return value
-    raise BadRequest(
-        f"speculation={value!r:.40}: expected 'auto', False, or one of {', '.join(DRAFTERS)}", "speculation"
-    )
-
-
-def _checked_reasoning(value: object) -> int | None:
-    """Tokens of thought; None: as many as the model likes."""
-    if value == "auto":
-        return None
-    if value is False or (type(value) is int and value >= 0):
-        return int(value)
-    raise BadRequest(f"reasoning={value!r:.40}: expected 'auto', False or a number of tokens", "reasoning")
-
-
-def _params(options: dict[str, Any]) -> SamplingParams:
-    """SamplingParams from ``params`` and single fields on top; an unknown name offers the nearest."""
-    base = options.pop("params", None) or SamplingParams()
-    if not isinstance(base, SamplingParams):
-        raise BadRequest(f"params: found {base!r:.40}, expected SamplingParams(...)", "params")
-    known = SamplingParams.names()
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-            raise BadRequest(f"unknown option {name!r}; {hint}", name)
-    return replace(base, **options)
-
-
-def _are_messages(prompt: Prompt) -> TypeIs[Sequence[Message]]:
-    if isinstance(prompt, str):
-        return False
-    if isinstance(prompt, Mapping) or not (hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")):
-        raise BadRequest(f"prompt: found {prompt!r:.40}, expected text, a list of token ids or of messages", "prompt")
-    return len(prompt) > 0 and isinstance(prompt[0], Mapping)
-
-
 def _messages(prompt: Prompt) -> Sequence[Message]:
-    if not _are_messages(prompt):
+    if not are_messages(prompt):
         raise BadRequest('chat() takes messages: [{"role": "user", "content": "Hi"}]', "messages")
     return prompt
 
 
 def _raw(prompt: Prompt) -> str | Sequence[int]:
-    if _are_messages(prompt):
+    if are_messages(prompt):
         raise BadRequest("generate() takes text or token ids; chat() takes messages", "prompt")
     return prompt

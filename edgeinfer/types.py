@@ -149,7 +149,8 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens. ``cached`` of the prompt were not computed again; ``drafted`` and ``accepted`` are speculation's."""
+    """Tokens. ``cached`` of the prompt were not computed again; ``completion`` counts the token that ended the answer
+    too, which ``Reply.ids`` leaves out; ``drafted`` and ``accepted`` are speculation's."""
 
     prompt: int = 0
     cached: int = 0

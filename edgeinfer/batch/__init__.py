@@ -11,8 +11,9 @@ from typing import Any, Literal
 from edgeinfer.batch.job import BatchProgress, BatchResult, Job, Run
 from edgeinfer.batch.plan import BatchPlan, plan
 from edgeinfer.errors import BadInput, BadRequest
+from edgeinfer.generation.options import Options
 from edgeinfer.hub.sources import Progress
-from edgeinfer.llm import LLM, check_options, load, outline
+from edgeinfer.llm import LLM, load, outline
 from edgeinfer.settings import load_settings
 
 __all__ = ["BatchPlan", "BatchProgress", "BatchResult", "plan_batch", "run_batch"]
@@ -49,7 +50,7 @@ def run_batch(
         raise BadRequest(f"on_error={on_error!r}: expected 'skip' or 'stop'", "on_error")
     if max_rows is not None and max_rows < 1:
         raise BadRequest(f"max_rows={max_rows}: expected 1 or more", "max_rows")
-    check_options(options)
+    Options.parse(options)
     job = Job(Path(input), Path(output), options, raw, ordered, on_error, max_rows)
     _check_paths(job)
     with ExitStack() as stack:
@@ -74,7 +75,7 @@ def plan_batch(
 
     Raises BadInput for a file that cannot be used, and what ``load`` raises for a model that MLX cannot run.
     """
-    check_options(options)
+    Options.parse(options)
     job = Job(Path(input), Path(input), options, raw, False, "skip", max_rows)
     with closing(outline(model or load_settings().model, context, on_progress)) as header:
         return plan(job, header)

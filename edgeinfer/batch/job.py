@@ -143,7 +143,9 @@ class Run:
         with ExitStack() as stack:
             stack.callback(self._abandoned.set)
             self._answers = stack.enter_context(Journal(self._job.output, self._check_answer, time.monotonic))
-            self._errors = stack.enter_context(Journal(self._job.errors, self._check_error, time.monotonic))
+            self._errors = stack.enter_context(
+                Journal(self._job.errors, self._check_error, time.monotonic, keep_empty=False)
+            )
             self._ledger.recover(self._answers, self._errors)
             self._done = self._resumed = len(self._ledger.answered)
             self._failed = len(self._ledger.reported)

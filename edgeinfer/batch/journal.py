@@ -24,14 +24,22 @@ _FIRST = b'{"id": "'  # how each of our lines begins
 class Journal:
     """One file of JSON lines with one writer, which every other process is told to leave alone."""
 
-    def __init__(self, path: Path, check: Callable[[Mapping[str, Any]], str], clock: Callable[[], float]) -> None:
-        """Opens the file or creates it. ``check`` says why a line is not of this job, or nothing.
+    def __init__(
+        self,
+        path: Path,
+        check: Callable[[Mapping[str, Any]], str],
+        clock: Callable[[], float],
+        keep_empty: bool = True,
+    ) -> None:
+        """Opens the file or creates it. ``check`` says why a line is not of this job, or nothing; without
+        ``keep_empty`` a file that nothing was written to is not left behind.
 
         Raises BadInput for a file that cannot be written, or that another process is writing.
         """
         self.path = path
         self._check = check
         self._clock = clock
+        self._keep_empty = keep_empty
         self._synced = clock()
         self._dirty = False
         try:
@@ -97,6 +105,8 @@ class Journal:
         """Syncs and lets the file go."""
         try:
             self.sync()
+            if not (self._end or self._keep_empty):
+                self.path.unlink(missing_ok=True)
         finally:
             os.close(self._file)
 

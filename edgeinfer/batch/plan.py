@@ -9,15 +9,18 @@ from hashlib import blake2b
 from itertools import takewhile
 
 import numpy as np
+import psutil
 
 from edgeinfer.batch.job import Job
 from edgeinfer.batch.ledger import by_prefix
 from edgeinfer.batch.rows import Row
 from edgeinfer.errors import BadRequest, TemplateFailed
+from edgeinfer.generation.options import Options
 from edgeinfer.generation.scheduler import MAX_OPEN, SHARED_PREFIX
-from edgeinfer.llm import Outline, check_options
+from edgeinfer.llm import Outline
 from edgeinfer.loading.fit import available_memory
-from edgeinfer.types import SamplingParams
+
+_PROCESSES = 2  # the batch, and the model in one of its own; each about as large as this one without a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,15 @@ class _Count:
         self._ids.add(row.id)
         options = {**self._job.options, **row.options}
         try:
-            check_options(options)
-            template = {"tools": options.get("tools"), **(options.get("template_options") or {})}
-            ids = list(self._header.encode(row.prompt, **({} if isinstance(row.prompt, str) else template)))
+            asked = Options.parse(options)
+            ids = list(self._header.encode(row.prompt, **options))
         except (BadRequest, TemplateFailed):
             self.bad += 1
             return
         if len(ids) >= self._header.context:
             self.too_long += 1
             return
-        self._count(row, ids, options.get("max_tokens", options.get("params", SamplingParams()).max_tokens))
+        self._count(row, ids, asked.params.max_tokens)
 
     def _count(self, row: Row, ids: list[int], most: int) -> None:
         asked = blake2b(
@@ -99,7 +101,7 @@ def plan(job: Job, header: Outline) -> BatchPlan:
         longest=max(count.lengths, default=0),
         shared_tokens=count.shared,
         answer_tokens=count.answers,
-        memory=needs.total(sum(longest) + mean_answer * len(longest)),
+        memory=needs.total(sum(longest) + mean_answer * len(longest)) + _PROCESSES * psutil.Process().memory_info().rss,
         free=available_memory(),
         seconds=_seconds(header, prompts - count.shared, count.answers),
     )

@@ -11,7 +11,7 @@ from typing import Any
 from edgeinfer.batch.fields import options_of
 from edgeinfer.batch.source import Raw
 from edgeinfer.errors import BadRequest
-from edgeinfer.llm import Prompt
+from edgeinfer.generation.prompts import Prompt
 from edgeinfer.tokenizer.messages import plain_messages
 
 _MAX_ID = 512  # characters

@@ -29,7 +29,9 @@ ROWS_FAILED = 3  # exit code
 @click.command()
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the answers go.")
-@click.option("--plan", is_flag=True, help="Say what the batch would take, and run nothing.")
+@click.option(
+    "--plan", is_flag=True, help="Say what the batch would take, and run nothing; fetches the model for its tokenizer."
+)
 @click.option("--raw", is_flag=True, help="Continue plain prompts as they are, without a chat template.")
 @click.option("--ordered", is_flag=True, help="Put the answers in the order of the input, once all are there.")
 @click.option(
@@ -156,8 +158,8 @@ class _Line:
         earlier = f" ({result.resumed} by earlier runs)" if result.resumed else ""
         failed = f", {result.failed} failed, see {output.stem}.errors.jsonl" if result.failed else ""
         stopped = ", stopped at the first failure" if result.stopped else ""
-        rate = result.tokens / result.seconds if result.seconds else 0.0
-        note(f"{result.done} rows done{earlier}{failed}{stopped} · {result.tokens} tokens · {rate:.1f} tokens/s")
+        made = f" · {result.tokens} tokens · {result.tokens / result.seconds:.1f} tokens/s" if result.tokens else ""
+        note(f"{result.done} rows done{earlier}{failed}{stopped}{made}")
 
 
 def _described(progress: BatchProgress) -> str:
@@ -165,10 +167,12 @@ def _described(progress: BatchProgress) -> str:
     parts = [f"{progress.done}{total} rows"]
     if progress.failed:
         parts.append(f"{progress.failed} failed")
-    parts.append(f"{progress.tokens_per_second:.1f} tokens/s")
+    if progress.tokens:
+        parts.append(f"{progress.tokens_per_second:.1f} tokens/s")
     if progress.seconds_left is not None:
         parts.append(f"{_duration(progress.seconds_left)} left")
-    parts.append(f"{human_bytes(progress.memory)} memory")
+    if progress.memory:
+        parts.append(f"{human_bytes(progress.memory)} memory")
     return " · ".join(parts)
 
 

@@ -11,7 +11,7 @@ from edgeinfer import errors
 def test_every_public_name_resolves() -> None:
     assert set(edgeinfer.__all__) == {
         "LLM", "load", "SamplingParams", "Message", "Reply", "TextDelta", "ReasoningDelta", "Finished", "Usage",
-        "Timings", "TokenLogprob", "EdgeInferError", "run_batch",
+        "Timings", "TokenLogprob", "ToolCall", "ToolCallDelta", "EdgeInferError", "run_batch",
         "plan_batch", "BatchPlan", "BatchProgress", "BatchResult", "__version__",
     }  # fmt: skip
     for name in edgeinfer.__all__:

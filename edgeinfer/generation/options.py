@@ -1,0 +1,84 @@
+"""What one request may ask for besides its prompt, by the names that a caller gives: checked and put in order."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edgeinfer.errors import BadRequest
+from edgeinfer.generation import structured
+from edgeinfer.generation.context import Overflow, checked_overflow
+from edgeinfer.tokenizer.messages import plain_mappings
+from edgeinfer.types import AUTO, DRAFTERS, OFF, SamplingParams
+
+_TAKEN = ("self", "messages", "tokenizer", "tools")  # by ChatTemplate.encode itself
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    params: SamplingParams = field(default_factory=SamplingParams)
+    overflow: Overflow = "refuse"
+    speculation: str = AUTO
+    tools: Sequence[Mapping[str, Any]] | None = None
+    thoughts: int | None = None  # tokens; None: as many as the model likes
+    template: Mapping[str, Any] = field(default_factory=dict)  # variables of the chat template
+    grammar: str = ""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Options:
+        """Raises BadRequest that names the option, an unknown one with the nearest that is known."""
+        rest = dict(given)
+        return cls(
+            overflow=checked_overflow(rest.pop("overflow", "refuse")),
+            speculation=_speculation(rest.pop("speculation", AUTO)),
+            tools=plain_mappings(rest.pop("tools", None), "tools"),
+            thoughts=_thoughts(rest.pop("reasoning", AUTO)),
+            template=_variables(rest.pop("template_options", None)),
+            grammar=structured.compiled({name: rest.pop(name, None) for name in structured.NAMES}),
+            params=_params(rest),
+        )
+
+
+def _variables(value: object) -> Mapping[str, Any]:
+    given = {} if value is None else value
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) and name not in _TAKEN for name in given):
+        found = f"{given!r:.40}"
+        raise BadRequest(
+            f"template_options: found {found}, expected a mapping of names to values, none of {', '.join(_TAKEN)}",
+            "template_options",
+        )
+    return given
+
+
+def _speculation(value: object) -> str:
+    if value is False:
+        return OFF
+    if isinstance(value, str) and value in (AUTO, OFF, *DRAFTERS):
+        return value
+    raise BadRequest(
+        f"speculation={value!r:.40}: expected 'auto', False, or one of {', '.join(DRAFTERS)}", "speculation"
+    )
+
+
+def _thoughts(value: object) -> int | None:
+    if value == AUTO:
+        return None
+    if value is False or (type(value) is int and value >= 0):
+        return int(value)
+    raise BadRequest(f"reasoning={value!r:.40}: expected 'auto', False or a number of tokens", "reasoning")
+
+
+def _params(options: dict[str, Any]) -> SamplingParams:
+    """SamplingParams from ``params`` and single fields on top."""
+    base = options.pop("params", None) or SamplingParams()
+    if not isinstance(base, SamplingParams):
+        raise BadRequest(f"params: found {base!r:.40}, expected SamplingParams(...)", "params")
+    known = SamplingParams.names()
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+            raise BadRequest(f"unknown option {name!r}; {hint}", name)
+    return replace(base, **options)
