@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "../core/arena.h"
 #include "node.h"
 #include "shared.h"
 
@@ -153,11 +154,40 @@ class Forward : public Node {
   std::vector<bool> copied_;
 };
 
-mx::array new_cache(const HeadsSpec& spec, int capacity) {
+constexpr size_t LINE = 64;
+
+size_t cache_bytes(const HeadsSpec& spec, int capacity) {
+  return size_t(4) * spec.kv_heads * capacity * spec.head_dim;
+}
+
+// A cache in memory of ours, LINE bytes of which lie before it: MLX keeps the size of a buffer right before its data.
+mx::array cache_in(const std::shared_ptr<uint8_t[]>& memory, size_t offset, const HeadsSpec& spec, int capacity) {
+  uint8_t* data = memory.get() + offset + LINE;
+  size_t* header = reinterpret_cast<size_t*>(data) - 1;
+  *header = cache_bytes(spec, capacity);
   mx::array cache(mx::Shape{2, spec.kv_heads, capacity, spec.head_dim}, mx::float16, nullptr, {});
-  cache.set_data(mx::allocator::malloc(cache.nbytes()));
+  cache.set_data(mx::allocator::Data(mx::allocator::Buffer(header), [memory](mx::allocator::Buffer) {}));
   cache.set_status(mx::array::Status::available);
+  if (cache.data<uint8_t>() != data) throw std::logic_error("this version of MLX lays buffers out in another way");
   return cache;
+}
+
+// Caches of all layers with room for `needed` positions, in one piece: they grow and end together.
+std::vector<mx::array> new_caches(const Program& program, const Sequence& sequence, int needed) {
+  std::vector<int> capacities;
+  std::vector<size_t> offsets;
+  size_t bytes = 0;
+  for (size_t layer = 0; layer < program.heads.size(); layer++) {
+    const auto& old = sequence.caches[layer];
+    capacities.push_back(capacity_for(needed, old ? old->shape(2) : 0));
+    offsets.push_back(bytes);
+    bytes += LINE + (cache_bytes(*program.heads[layer]->spec, capacities.back()) + LINE - 1) / LINE * LINE;
+  }
+  const std::shared_ptr<uint8_t[]> memory = map_memory(bytes);
+  std::vector<mx::array> caches;
+  for (size_t layer = 0; layer < program.heads.size(); layer++)
+    caches.push_back(cache_in(memory, offsets[layer], *program.heads[layer]->spec, capacities[layer]));
+  return caches;
 }
 
 // Adds a sequence's caches to the inputs; those that are new to `made`. True if old ones are to be copied into them.
@@ -173,11 +203,9 @@ bool add_caches(const Program& program, const Sequence& sequence, std::vector<mx
     if (cache) expect_cache(*program.heads[layer]->spec, *cache, rows.start);
     fits = fits && cache && cache->shape(2) >= needed;
   }
-  for (size_t layer = 0; layer < program.heads.size(); layer++) {
-    const auto& cache = sequence.caches[layer];
-    if (!fits) made.push_back(new_cache(*program.heads[layer]->spec, capacity_for(needed, cache ? cache->shape(2) : 0)));
-    inputs.push_back(fits ? *cache : made.back());
-  }
+  if (!fits) made = new_caches(program, sequence, needed);
+  for (size_t layer = 0; layer < program.heads.size(); layer++)
+    inputs.push_back(fits ? *sequence.caches[layer] : made[layer]);
   const bool copied = !fits && rows.start > 0;
   for (size_t layer = 0; copied && layer < program.heads.size(); layer++) inputs.push_back(*sequence.caches[layer]);
   return copied;

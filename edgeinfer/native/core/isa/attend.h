@@ -9,6 +9,8 @@
 
 namespace edgeinfer::ISA {
 
+constexpr int VALUES_AHEAD = 32;  // positions whose values are fetched before their turn
+
 // Of one query over some positions: the largest score, sum of exp(score - largest), and the values weighted by it.
 struct Partial {
   float most, total;
@@ -45,10 +47,11 @@ static void score(const Tile6& tile, const CacheView& cache, int kv_head, int di
     UNROLL for (int v = 0; v < V; v++) {
       const int position = at + v * W < chunk + CHUNK ? at + v * W : chunk + CHUNK - W;
       column[v] = keys + (int64_t)(position / STRIP) * dim * STRIP + position % STRIP;
-      __builtin_prefetch(column[v] + (int64_t)dim * STRIP * V * W / STRIP);
     }
+    const int64_t next = (int64_t)dim * V * W;  // what the following vectors of positions lie behind these
     F sums[N][V] = {};
     for (int d = 0; d < dim; d++) {
+      if (d % 2 == 0) UNROLL for (int v = 0; v < V; v += 16 / W) __builtin_prefetch(column[v] + next + d * STRIP);
       F k[V];
       UNROLL for (int v = 0; v < V; v++) k[v] = load_half(column[v] + d * STRIP);
       UNROLL for (int q = 0; q < N; q++) {
@@ -97,7 +100,7 @@ static void mix(const float weights[][CHUNK], const uint16_t* values, int dim, i
   F sums[N][V] = {};
   for (int at = from; at < to; at++) {
     const uint16_t* row = values + (int64_t)at * dim + d;
-    __builtin_prefetch(row + 8 * dim);
+    UNROLL for (int line = 0; line < V * W; line += 32) __builtin_prefetch(row + VALUES_AHEAD * dim + line);
     F v[V];
     UNROLL for (int i = 0; i < V; i++) v[i] = load_half(row + i * W);
     UNROLL for (int q = 0; q < N; q++) {
