@@ -29,6 +29,7 @@ COMMANDS = {
     "show": "What a model file says of itself.",
     "rm": "Delete a pulled model.",
     "du": "Disk space that models take.",
+    "eval": "Perplexity, divergence, needles, and the price of KV formats.",
     "bench": "Measure this engine and others in turn, as ratios.",
     "doctor": "What this machine can do, and which path each operation takes.",
 }

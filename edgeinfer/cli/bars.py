@@ -29,12 +29,13 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, float, str]
 def _bar(share: float, room: int) -> str:
     """At least a sliver, so that nothing measured looks like nothing."""
     eighths = max(1, round(8 * room * share))
-    if not _unicode():
+    if not unicode_blocks():
         return "#" * max(1, eighths // 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _unicode() -> bool:
+def unicode_blocks() -> bool:
+    """Whether stdout's encoding has the characters that bars are made of."""
     try:
         "█▏".encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

@@ -12,7 +12,10 @@ Shapes: T rows of all chunks together, L tokens of one chunk, H query heads, K k
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Iterator, Sequence
+=======
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -30,7 +33,7 @@ from edgeinfer.quant.codec import Codec
 
 __all__ = [
     "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight", "Rotary",
-    "Span", "Weight", "add", "attend_latents", "attention", "chain", "device", "embed", "expert_linear", "gated",
+    "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "chain", "device", "embed", "expert_linear", "gated",
     "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths", "prepare", "prepare_experts",
     "prepared_bytes", "recorder", "rms_norm", "rope", "shared_bytes", "softcap", "split_heads", "threads",
 ]  # fmt: skip
@@ -76,6 +79,8 @@ def chain(first: LinearMap, then: LinearMap) -> LinearMap:
 
 def heads(parts: HeadsParts, output: LinearMap) -> Heads:
     """Attention with the writing of its cache and the map of its output, in as few operations as there can be."""
+    if _heads_made is not None:
+        return _heads_made(parts, output, here)
     if fused and native.has_heads(parts.head_dim) and native.is_native(output) and parts.sinks is None:
         return native.NativeHeads(parts, output)
     return ComposedHeads(parts, output, here)
@@ -96,6 +101,24 @@ def attend_latents(
     (1, capacity, D), with its rows written.
     """
     return composed.attend_latents(here, queries, latents, spans, caches, scale, value_dim)
+
+
+_heads_made: Callable[[HeadsParts, LinearMap, Implementation], Heads] | None = None
+
+
+@contextmanager
+def built_plainly(make: Callable[[HeadsParts, LinearMap, Implementation], Heads]) -> Iterator[None]:
+    """Models that are built meanwhile are put together from single operations, with heads that ``make`` makes.
+
+    So an evaluation comes between a model and its cache; on a CPU nothing else rounds then, not even activations.
+    """
+    global fused, _heads_made
+    before = fused, _heads_made
+    fused, _heads_made = False, make
+    try:
+        yield
+    finally:
+        fused, _heads_made = before
 
 
 def greedy(logits: mx.array) -> mx.array:

@@ -70,6 +70,7 @@ class ComposedHeads:
         if parts.q_norm is not None and parts.k_norm is not None:
             q, k = here.rms_norm(q, parts.q_norm, parts.eps), here.rms_norm(k, parts.k_norm, parts.eps)
         q, k = (here.rope(each, parts.rotary, span.offset) for each in (q, k))
+        k, v = self._kept(k, v)
         if not cache:
             nothing = mx.zeros((parts.kv_heads, 0, parts.head_dim), here.KV_DTYPE)
             cache = (nothing, nothing)
@@ -85,6 +86,10 @@ class ComposedHeads:
             sinks=parts.sinks,
         )
         return mixed, (keys, values)
+
+    def _kept(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """What the cache is to keep of new rows: (L, K, D) each. An evaluation keeps less than everything."""
+        return keys, values
 
 
 def attend_latents(

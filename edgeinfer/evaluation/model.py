@@ -1,0 +1,31 @@
+"""A model file as evaluations need it: its tokenizer, and ways to compute with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeinfer.backends import choose
+from edgeinfer.backends.base import Backend
+from edgeinfer.formats.gguf import open_gguf
+from edgeinfer.tokenizer.vocabulary import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedModel:
+    """A file and its tokenizer; backends are loaded when they are asked for, and belong to whoever asked."""
+
+    path: Path
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, path: Path) -> EvaluatedModel:
+        """Raises what opening the file raises, or its tokenizer."""
+        with open_gguf(path) as file:
+            return cls(path, Tokenizer.from_gguf(file.metadata, file.path, file.field_offset))
+
+    def load(self, backend: str = "auto", context: int = 0, threads: int = 0) -> Backend:
+        """Raises what choosing and loading a backend raise."""
+        with open_gguf(self.path) as file:
+            choice = choose(file, backend)
+        return choice.load(self.path, context, threads)
