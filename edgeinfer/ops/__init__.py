@@ -12,10 +12,7 @@ Shapes: T rows of all chunks together, L tokens of one chunk, H query heads, K k
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from collections.abc import Iterator, Sequence
-=======
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -33,9 +30,9 @@ from edgeinfer.quant.codec import Codec
 
 __all__ = [
     "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight", "Rotary",
-    "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "chain", "device", "embed", "expert_linear", "gated",
-    "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths", "prepare", "prepare_experts",
-    "prepared_bytes", "recorder", "rms_norm", "rope", "shared_bytes", "softcap", "split_heads", "threads",
+    "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "chain", "device", "embed", "expert_linear",
+    "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths", "prepare",
+    "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "shared_bytes", "softcap", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
