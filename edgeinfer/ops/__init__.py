@@ -29,10 +29,11 @@ from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight, Wei
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
-    "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight", "Rotary",
-    "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "chain", "device", "embed", "expert_linear",
-    "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths", "prepare",
-    "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "shared_bytes", "softcap", "split_heads", "threads",
+    "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight",
+    "Rotary", "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "chain", "device", "embed",
+    "expert_linear", "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths",
+    "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "shared_bytes", "softcap",
+    "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
