@@ -41,7 +41,26 @@ def test_a_traceback_changes_neither_the_message_nor_the_exit_code(tmp_path: Pat
     assert debug.stderr.splitlines()[-1] == plain.stderr.strip()
 
 
-@pytest.mark.parametrize("command", ["", "run", "tokenize", "pull", "list", "show", "rm", "du", "bench", "doctor"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "run",
+        "tokenize",
+        "pull",
+        "list",
+        "show",
+        "rm",
+        "du",
+        "bench",
+        "doctor",
+        "eval",
+        "eval ppl",
+        "eval kld",
+        "eval needle",
+        "eval kv",
+    ],
+)
 def test_each_help_fits_80_columns_and_explains_each_option(command: str) -> None:
     text = edgeinfer(*command.split(), "--help").stdout
     assert max(map(len, text.splitlines())) <= 80
