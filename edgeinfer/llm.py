@@ -9,6 +9,8 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,13 +18,16 @@ from edgeinfer.backends import Choice, choose, open_draft
 from edgeinfer.backends.base import ModelInfo
 from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadRequest, UnsupportedModel
+from edgeinfer.generation import receipts
 from edgeinfer.generation.context import first_kept
 from edgeinfer.generation.engine import Engine, Stream
 from edgeinfer.generation.isolated import IsolatedEngine
 from edgeinfer.generation.options import Options
 from edgeinfer.generation.prompts import Prompt, Prompter, are_messages
+from edgeinfer.generation.receipts import Receipt, Replayed
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet
+from edgeinfer.hub.hashes import hashes
 from edgeinfer.hub.sources import Progress as Progress
 from edgeinfer.hub.sources import resolve
 from edgeinfer.loading import fit
@@ -76,7 +81,14 @@ def load(
     else:
         speculate = shared_by(settings, open_draft(threads, *draft) if draft else None)
         engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer, speculate)
-    return LLM(files.name, choice, engine, tokenizer, chat_template)
+    return LLM(
+        files.name,
+        choice,
+        engine,
+        tokenizer,
+        chat_template,
+        Origin(_name(model) or settings.model, files.files, threads),
+    )
 
 
 def _checked_draft(
@@ -135,6 +147,15 @@ def outline(model: str, context: int = 0, on_progress: Callable[[Progress], None
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a model was loaded from, for receipts."""
+
+    model: str  # as ``load`` took it
+    files: tuple[Path, ...]
+    threads: int
+
+
 class LLM:
     """A loaded model. Safe to use from several threads; use it as a context manager, or call ``close()``."""
 
@@ -145,11 +166,13 @@ class LLM:
         engine: Engine | IsolatedEngine,
         tokenizer: Tokenizer,
         template: ChatTemplate,
+        origin: Origin | None = None,
     ) -> None:
         self.name = name
         self.choice = choice
         self.tokenizer = tokenizer
         self.template = template
+        self._origin = origin
         self._engine = engine
         self._prompter = Prompter(tokenizer, template)
 
@@ -214,6 +237,34 @@ class LLM:
     def kept_from(self, messages: Sequence[Message], max_tokens: int = SamplingParams().max_tokens) -> int:
         """The index from which on ``overflow="drop-oldest"`` keeps messages that do not fit; system messages stay."""
         return first_kept(messages, lambda part: self._prompter.encoded(part, Options()), self.info.context, max_tokens)
+
+    def receipt(self, prompt: Prompt, reply: Reply, **options: Any) -> Receipt:
+        """What a reply to this prompt with these options was made of; ``replay`` makes it again from that.
+
+        The first one hashes the model's files, which are then known until they change.
+        """
+        if self._origin is None:
+            raise BadRequest("a model that was not loaded from files has no receipts", "receipt")
+        request = self._request(prompt, options)
+        template = self.template.source() if are_messages(prompt) else ""
+        return receipts.make(
+            self._origin.model, self._weights, template, request, self.info, self._origin.threads, reply
+        )
+
+    def replay(self, receipt: Receipt) -> Replayed:
+        """Makes the reply of a receipt again and compares it token by token."""
+        request, builder = receipts.request_of(receipt), ReplyBuilder()
+        with self._engine.submit(request) as events:
+            for event in events:
+                builder.add(event)
+        template = self.template.source() if request.reasoning or request.tools else ""
+        changed = receipts.changes(receipt, self._weights, template, self.info)
+        return receipts.compared(receipt, builder.reply(), changed)
+
+    @cached_property
+    def _weights(self) -> list[str]:
+        assert self._origin is not None
+        return hashes(self._origin.files, load_settings().paths.measured / "hashes.json")
 
     def memory_in_use(self) -> int:
         """Bytes of memory held now, by this process and by the model's where it has one of its own."""

@@ -33,6 +33,8 @@ class ModelInfo:
     weight_bytes: int  # in memory
     kv_bytes_per_token: int
     lazy: bool = False  # logits and tokens may stay on the device: decoding can be pipelined
+    kernels: str = ""  # which code multiplies, and of which version
+    row_invariant: bool = False  # the logits of a token are the same, bit for bit, alone and in any batch
     drafters: tuple[str, ...] = ()  # that a request may name; the engine's, as they hang on more than the model
 
 

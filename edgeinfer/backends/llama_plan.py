@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ def describe(
         parameters=api.llama_model_n_params(model),
         weight_bytes=api.llama_model_size(model),
         kv_bytes_per_token=planned.kv_bytes_per_token,
+        kernels=f"llama-cpp-python {version('llama-cpp-python')}",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,8 @@ class MLXBackend:
             weight_bytes=loaded.needs.weights,
             kv_bytes_per_token=per_token,
             lazy=True,
+            kernels=f"mlx {version('mlx')}, {ops.paths()['linear']}",
+            row_invariant=ops.fused or ops.on_gpu,
         )
 
     @classmethod

@@ -28,6 +28,7 @@ def run_batch(
     ordered: bool = False,
     on_error: Literal["skip", "stop"] = "skip",
     max_rows: int | None = None,
+    receipts: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
     load_options: dict[str, Any] | None = None,
     **options: Any,
@@ -40,7 +41,8 @@ def run_batch(
     the reason, and are not tried again; with ``on_error="stop"`` the first of them ends the run.
 
     model: what ``load`` takes, or a loaded model, which stays open. raw: plain prompts are continued as they are.
-    max_rows: only the first rows of the input. load_options go to ``load``, where ``isolate`` is on: a row that brings
+    max_rows: only the first rows of the input. receipts: put into every answer what it was made of, for
+    ``edgeinfer replay``. load_options go to ``load``, where ``isolate`` is on: a row that brings
     the engine down fails alone. Further options are those of ``LLM.stream``; a row's own go before them. A row
     without a seed gets one that its id and body decide.
 
@@ -51,7 +53,7 @@ def run_batch(
     if max_rows is not None and max_rows < 1:
         raise BadRequest(f"max_rows={max_rows}: expected 1 or more", "max_rows")
     Options.parse(options)
-    job = Job(Path(input), Path(output), options, raw, ordered, on_error, max_rows)
+    job = Job(Path(input), Path(output), options, raw, ordered, on_error, max_rows, receipts)
     _check_paths(job)
     with ExitStack() as stack:
         if isinstance(model, LLM):

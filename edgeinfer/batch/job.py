@@ -70,6 +70,7 @@ class Job:
     ordered: bool
     on_error: Literal["skip", "stop"]
     max_rows: int | None
+    receipts: bool = False
 
     @property
     def errors(self) -> Path:
@@ -170,15 +171,18 @@ class Run:
             return
         if self._llm is None:
             self._llm = self._open_model()
-        options = {**self._job.options, **row.options}
-        if options.get("seed", getattr(options.get("params"), "seed", None)) is None:
-            options["seed"] = row.seed
         try:
-            self._llm.submit(row.prompt, _Outlet(row, self._ended, self._abandoned), **options)
+            self._llm.submit(row.prompt, _Outlet(row, self._ended, self._abandoned), **self._options(row))
         except (BadRequest, TemplateFailed, ContextLimit) as error:
             self._fail(row, error)
         else:
             self._running += 1
+
+    def _options(self, row: Row) -> dict[str, Any]:
+        options = {**self._job.options, **row.options}
+        if options.get("seed", getattr(options.get("params"), "seed", None)) is None:
+            options["seed"] = row.seed
+        return options
 
     def _clear_suspects(self, last: bool = False) -> None:
         """Runs the rows that were in the engine when it crashed once more, each alone, to find the one that did it."""
@@ -202,7 +206,8 @@ class Run:
             self._tokens += outcome.usage.completion
             self._done += 1
             self._crashes = 0
-            self._answers.append(answer_line(row, outcome, self._llm.name, self._fingerprint))
+            receipt = self._llm.receipt(row.prompt, outcome, **self._options(row)) if self._job.receipts else None
+            self._answers.append(answer_line(row, outcome, self._llm.name, self._fingerprint, receipt))
         elif isinstance(outcome, EngineCrashed) and not alone:
             self._suspects.append(row)
         else:

@@ -11,10 +11,11 @@ from typing import Any
 
 from edgeinfer.batch.rows import Row
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.generation.receipts import Receipt
 from edgeinfer.types import Reply, TokenLogprob, ToolCall
 
 
-def answer_line(row: Row, reply: Reply, model: str, fingerprint: str) -> dict[str, Any]:
+def answer_line(row: Row, reply: Reply, model: str, fingerprint: str, receipt: Receipt | None = None) -> dict[str, Any]:
     """A finished row. ``request_id`` is the hash of its id and body, ``system_fingerprint`` that of the job."""
     body = {
         "id": f"{'cmpl' if row.completion else 'chatcmpl'}-{row.digest}",
@@ -33,6 +34,8 @@ def answer_line(row: Row, reply: Reply, model: str, fingerprint: str) -> dict[st
         "backend": reply.backend,
         "warnings": list(reply.warnings),
     }
+    if receipt is not None:
+        body["receipt"] = asdict(receipt)
     return {
         "id": f"row-{row.line}",
         "custom_id": row.id,

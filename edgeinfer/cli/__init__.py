@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "Answer a prompt.",
     "chat": "Chat in the terminal.",
     "batch": "Answer a file of prompts; stop and go on at any moment.",
+    "replay": "Make an answer again from its receipt, and compare.",
     "tokenize": "Turn text from stdin into token ids.",
     "pull": "Fetch a model and check it.",
     "list": "Models on this machine, other programs' included.",

@@ -38,6 +38,7 @@ ROWS_FAILED = 3  # exit code
     "--on-error", type=click.Choice(["skip", "stop"]), default="skip", help="When a row fails. Default: skip."
 )
 @click.option("--max-rows", type=click.IntRange(1), help="Only the first rows of the input.")
+@click.option("--receipts", is_flag=True, help="Put into every answer what it was made of, for `edgeinfer replay`.")
 @click.option("--json-progress", is_flag=True, help="Progress as JSON lines on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @model_options
@@ -50,6 +51,7 @@ def command(
     ordered: bool,
     on_error: str,
     max_rows: int | None,
+    receipts: bool,
     json_progress: bool,
     quiet: bool,
     model: str,
@@ -84,6 +86,7 @@ def command(
             ordered=ordered,
             on_error="stop" if on_error == "stop" else "skip",
             max_rows=max_rows,
+            receipts=receipts,
             on_progress=show.progress,
             load_options={
                 "backend": backend or "",

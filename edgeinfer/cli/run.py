@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     help="Thinking before the answer: as the model has it, none, or at most N tokens. Default: auto.",
 )
 @click.option(
+    "--receipt", type=click.Path(path_type=Path), help="Write what the answer was made of, for `edgeinfer replay`."
+)
+@click.option(
     "--speculation",
     type=click.Choice([AUTO, OFF, *DRAFTERS]),
     metavar="auto|off|NAME",
@@ -87,6 +90,7 @@ def command(
     regex: str,
     tools: str,
     reasoning: str,
+    receipt: Path | None,
     speculation: str,
     draft_model: str,
     model: str,
@@ -122,14 +126,10 @@ def command(
     ):
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
-        stream = llm.stream(
-            text if raw else messages,
-            params=params,
-            overflow=overflow,
-            speculation=speculation,
-            **structure,
-            **({} if raw else thinking),
-        )
+        options: dict[str, Any] = {"params": params, "overflow": overflow, "speculation": speculation, **structure}
+        options |= {} if raw else thinking
+        asked = text if raw else messages
+        stream = llm.stream(asked, **options)
         printer = None if as_json else _Printer()
         reply, interrupted = _follow(stream, printer)
         for warning in reply.warnings:
@@ -140,6 +140,8 @@ def command(
             note(_statistics(llm, reply) if stats else _summary(llm, reply))
             if llm.choice.advice:
                 note(f"note: {llm.choice.advice}")
+        if receipt is not None and not interrupted:
+            receipt.write_text(llm.receipt(asked, reply, **options).to_json() + "\n", encoding="utf-8")
     if interrupted:
         raise KeyboardInterrupt
 
