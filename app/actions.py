@@ -7,7 +7,7 @@ A feature that is not in the table does not exist. ``name`` is the id under whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual.binding import Binding, BindingType
 
@@ -25,11 +25,33 @@ class Action:
     opens: str = ""  # the screen it opens, a row of SCREENS
     before: bool = True  # its key is looked at before the prompt gets it
 
+    @property
+    def method(self) -> str:
+        """What its owner calls it: names are of the whole app, methods of a screen."""
+        return self.name.removeprefix(f"{self.screen}_")
+
 
 SCREENS: dict[str, str] = {
     "help": "edgeinfer.app.screens.help:HelpScreen",
+    "models": "edgeinfer.app.screens.models:ModelsScreen",
+    "chats": "edgeinfer.app.screens.chats:ChatsScreen",
+    "tree": "edgeinfer.app.screens.tree:TreeScreen",
+    "settings": "edgeinfer.app.screens.settings:SettingsScreen",
 }
 """Screens by name; each is imported when it is opened, so that the app itself starts at once."""
+
+
+def _picker(screen: str, pick: Action) -> tuple[Action, ...]:
+    """The rows that every screen with a list has: Enter, Esc and the keys that move."""
+    return (
+        replace(pick, screen=screen),
+        Action(f"{screen}_back", "Back", "Back to the conversation.", "escape", screen=screen),
+        Action(f"{screen}_up", "Up", "The row above.", "up", screen=screen, shown=False),
+        Action(f"{screen}_down", "Down", "The row below.", "down", screen=screen, shown=False),
+        Action(f"{screen}_page_up", "Page up", "A screen of rows up.", "pageup", screen=screen, shown=False),
+        Action(f"{screen}_page_down", "Page down", "A screen of rows down.", "pagedown", screen=screen, shown=False),
+    )
+
 
 ACTIONS: tuple[Action, ...] = (
     Action("send", "Send", "Send what you typed; while a reply is made it waits for its turn.", "enter",
@@ -55,10 +77,33 @@ ACTIONS: tuple[Action, ...] = (
     Action("page_up", "Page up", "Look back; the view stays where you leave it.", "pageup", shown=False),
     Action("page_down", "Page down", "Look on; at the end it follows again.", "pagedown", shown=False),
     Action("follow", "To the end", "Go to the end and follow the reply.", "ctrl+end", "/end"),
+    Action("models", "Models", "What is here and what fits; fetch, delete, switch.", "f3", "/models",
+           screen="app", opens="models", before=False),
+    Action("chats", "Chats", "Search, open, rename, pin, delete, export and import.", "ctrl+o", "/chats",
+           screen="app", opens="chats", before=False),
+    Action("tree", "Tree", "Every branch of this conversation, and the tokens each reused.", "f8", "/tree",
+           screen="app", opens="tree", before=False),
+    Action("settings", "Settings", "System prompt, presets, sampling, theme and keys.", "f9", "/settings",
+           screen="app", opens="settings", before=False),
     Action("help", "Help", "Keys and commands as they are set now.", "f1", "/help", screen="app", opens="help"),
     Action("interrupt", "Clear, stop, quit", "Clear the prompt; stop the reply; twice on an empty prompt: quit.",
            "ctrl+c", screen="app", shown=False),
     Action("quit", "Quit", "Leave; everything is kept.", "ctrl+q", "/quit", screen="app"),
+    *_picker("models", Action("models_pick", "Use", "Use the model, or fetch it first.", "enter")),
+    Action("models_stop", "Stop", "Stop the pull; what arrived is kept.", "f6", screen="models"),
+    Action("models_delete", "Delete", "Delete the model; it can be undone until the app ends.", "f8", screen="models"),
+    Action("models_undo", "Undo", "Bring back what was deleted last.", "f9", screen="models"),
+    *_picker("chats", Action("chats_pick", "Open", "Open the conversation, where the words were found.", "enter")),
+    Action("chats_rename", "Rename", "Give the conversation another title.", "f2", screen="chats"),
+    Action("chats_pin", "Pin", "Keep the conversation on top, or no longer.", "f4", screen="chats"),
+    Action("chats_export", "Export", "Write the conversation to a Markdown and a JSON file.", "f5", screen="chats"),
+    Action("chats_import", "Import", "Add the conversations of ChatGPT, llm or edgeinfer from a file.", "f6",
+           screen="chats"),
+    Action("chats_delete", "Delete", "Delete the conversation; it can be undone for a week.", "f8", screen="chats"),
+    Action("chats_undo", "Undo", "Bring back what was deleted last.", "f9", screen="chats"),
+    *_picker("tree", Action("tree_pick", "Go to", "Show the newest branch through the message.", "enter")),
+    *_picker("settings", Action("settings_pick", "Change", "Change the setting; it is written to its file.", "enter")),
+    Action("settings_reset", "Reset", "Take the setting out of its file.", "f8", screen="settings"),
 )  # fmt: skip
 """Every action, in the order of the help."""
 
@@ -71,10 +116,14 @@ def bindings(screen: str, names: Iterable[str] | None = None) -> list[BindingTyp
     """The keys of a screen, or of some of its actions."""
     wanted = None if names is None else set(names)
     return [
-        Binding(action.key, action.name, action.title, id=action.name, show=False, priority=action.before)
+        Binding(action.key, _call(action), action.title, id=action.name, show=False, priority=action.before)
         for action in of_screen(screen)
         if action.key and (wanted is None or action.name in wanted)
     ]
+
+
+def _call(action: Action) -> str:
+    return f"open_screen({action.opens!r})" if action.opens else action.method
 
 
 def by_slash(word: str) -> Action | None:

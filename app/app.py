@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -21,6 +22,7 @@ from edgeinfer.app.clipboard import copy_by_program
 from edgeinfer.app.conversations import Conversations
 from edgeinfer.app.engine import Engine, Opener, Wanted, in_thread, open_model
 from edgeinfer.app.screens.chat import ChatScreen
+from edgeinfer.app.screens.picker import Picker
 from edgeinfer.app.session import Session
 from edgeinfer.errors import EdgeInferError
 
@@ -55,8 +57,8 @@ class Palette(Provider):
                 yield Hit(score, matcher.highlight(text), self._run(action), text=text, help=action.help)
 
     def _rows(self) -> list[Action]:
-        chat = isinstance(self.screen, ChatScreen)
-        return [row for row in ACTIONS if row.shown and not row.takes and (row.screen == "app" or chat)]
+        here = ("app", self.screen.NAME if isinstance(self.screen, (ChatScreen, Picker)) else "")
+        return [row for row in ACTIONS if row.shown and not row.takes and row.screen in here and row.key != "enter"]
 
     def _run(self, action: Action) -> partial[None]:
         assert isinstance(self.app, ChatApp)
@@ -77,6 +79,7 @@ class ChatApp(App[None]):
         self.options = options or Options()
         self.engine = Engine(opener)
         self.session = Session(store, self.engine)
+        self.leaving: list[Callable[[], None]] = []  # what is to be done as the app ends
         self.model_line = ""
         self.trouble = ""  # why there is no model
         self.memory = 0
@@ -108,6 +111,8 @@ class ChatApp(App[None]):
 
     def on_unmount(self) -> None:
         self.engine.stop()
+        for leave in self.leaving:
+            leave()
 
     # The model
 
@@ -140,6 +145,12 @@ class ChatApp(App[None]):
         wanted = self.engine.wanted
         self.load(replace(wanted, model=model or wanted.model, context=context))
 
+    def use_model(self, model: str) -> None:
+        """Switches models; the conversation goes on with the new one."""
+        self.reload(model)
+        if (conversation := self.session.conversation) is not None:
+            self.session.store.use_model(conversation.id, model)
+
     async def ready(self) -> bool:
         """Waits until there is a model; False where none could be loaded."""
         await self._loaded.wait()
@@ -169,7 +180,7 @@ class ChatApp(App[None]):
             self.open_screen(action.opens)
             return
         owner = self if action.screen == "app" else self.screen
-        method = getattr(owner, f"action_{action.name}")
+        method = getattr(owner, f"action_{action.method}")
         self.call_next(method, argument) if action.takes else self.call_next(method)
 
     def open_screen(self, name: str) -> None:
@@ -179,8 +190,8 @@ class ChatApp(App[None]):
         if not isinstance(self.screen, screen):
             self.push_screen(screen())
 
-    def action_help(self) -> None:
-        self.open_screen("help")
+    def action_open_screen(self, name: str) -> None:
+        self.open_screen(name)
 
     async def action_quit(self) -> None:
         self.chat.keep_draft()

@@ -20,6 +20,7 @@ import psutil
 _BYTES = 256 << 20  # read at once: more than any cache holds
 _SECONDS = 1.0  # after which the probe ends
 _PASSES = 8
+_LEAST_PASSES = 2  # the first one alone says little
 _BUSY = 0.7  # processes a core that wanted to run over the last minute
 _OVERHEAD = 0.002  # seconds of a token that are not spent on weights
 
@@ -67,11 +68,11 @@ def measure() -> float:
 
 def _best(run: Callable[[], object]) -> float:
     fastest, until = float("inf"), time.perf_counter() + _SECONDS
-    for _ in range(_PASSES):
+    for number in range(_PASSES):
         started = time.perf_counter()
         run()
         fastest = min(fastest, time.perf_counter() - started)
-        if time.perf_counter() > until:
+        if number >= _LEAST_PASSES and time.perf_counter() > until:
             break
     return fastest
 

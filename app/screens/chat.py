@@ -34,6 +34,7 @@ FIGURE_SECONDS = 0.5
 class ChatScreen(ChatKeys):
     CSS_PATH: ClassVar[str] = "chat.tcss"
     AUTO_FOCUS = "#prompt"
+    NAME: ClassVar[str] = "chat"
 
     def __init__(self, session: Session) -> None:
         super().__init__()

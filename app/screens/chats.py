@@ -1,0 +1,237 @@
+"""Chats: every conversation, searched as one types; open, rename, pin, delete, export, import."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.binding import BindingType
+from textual.widgets.option_list import Option
+
+from edgeinfer.app.actions import bindings
+from edgeinfer.app.conversations import Conversation, Conversations, Hit
+from edgeinfer.app.engine import in_thread
+from edgeinfer.app.render.rows import columns, row
+from edgeinfer.app.screens.ask import Ask
+from edgeinfer.app.screens.picker import Picker
+from edgeinfer.errors import BadRequest, EdgeInferError
+from edgeinfer.sanitize import sanitize
+
+MOST = 300
+"""Conversations in the list; the search finds the others."""
+_HITS = 60
+_CHANGE_SECONDS = 1.0  # between two looks at what another window wrote
+_SPEAKER = {"user": "you", "assistant": "reply", "system": "system", "tool": "tool"}
+
+
+class ChatsScreen(Picker):
+    NAME = "chats"
+    SEARCH = "Search every message"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("chats")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Conversation] = []
+        self.hits: list[Hit] = []
+        self._deleted: list[int] = []
+
+    @property
+    def store(self) -> Conversations:
+        return self.chat_app.session.store
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_interval(_CHANGE_SECONDS, self._look)
+        self.refresh_rows()
+
+    def _look(self) -> None:
+        if self.store.changed():
+            self.refresh_rows()
+
+    def refresh_rows(self) -> None:
+        query = self.query_text
+        self.found = self.store.conversations(query, MOST)
+        self.hits = self.store.search(query, _HITS)
+        facts = columns([[f"{found.messages:,}", when(found.updated)] for found in self.found])
+        options = [self._option(found, line) for found, line in zip(self.found, facts, strict=True)]
+        options += [self._hit(hit) for hit in self.hits]
+        if not options:
+            text = "Nothing was said like this." if query else "No conversations yet."
+            options = [Option(Text(text, "dim"), disabled=True)]
+        self.fill(options)
+
+    def pick(self, chosen: str) -> None:
+        """Opens the conversation, at the message that was found."""
+        chat = self.chat_app.chat
+        if chat.turns.busy:
+            self.say("A reply is being made; stop it before you leave the conversation.", trouble=True)
+            return
+        conversation, _, message = chosen.partition("/")
+        try:
+            leaf = self.store.tip(int(message)) if message else None
+            chat.open_conversation(int(conversation), leaf)
+        except EdgeInferError as error:
+            self.say(str(error), trouble=True)
+            self.refresh_rows()
+            return
+        self.dismiss()
+
+    def about(self, chosen: str | None) -> str | Text:
+        number = self._number
+        found = next((one for one in self.found if one.id == number), None)
+        if found is None:
+            return ""
+        parts = [f"begun {when(found.created)}", found.model, f"draft: {found.draft}" if found.draft else ""]
+        return sanitize(" · ".join(part for part in parts if part), single_line=True)[:400]
+
+    @work
+    async def action_rename(self) -> None:
+        if (found := self._chosen()) is None:
+            return
+        title = await self.app.push_screen_wait(Ask("Rename", found.title, check=_not_empty))
+        if title:
+            self.store.rename(found.id, title)
+            self.refresh_rows()
+
+    def action_pin(self) -> None:
+        if (found := self._chosen()) is not None:
+            self.store.pin(found.id, not found.pinned)
+            self.refresh_rows()
+
+    def action_delete(self) -> None:
+        if (found := self._chosen()) is None:
+            return
+        chat, current = self.chat_app.chat, self.chat_app.session.conversation
+        if current is not None and current.id == found.id:
+            if chat.turns.busy:
+                self.say("A reply is being made in it; stop it first.", trouble=True)
+                return
+            chat.action_new_chat()
+            self.query_one("#search").focus()
+        self.store.delete(found.id)
+        self._deleted.append(found.id)
+        self.say(f"Deleted “{found.title or 'untitled'}”. F9 undoes it; after a week it is gone.")
+        self.refresh_rows()
+
+    def action_undo(self) -> None:
+        if not self._deleted:
+            self.say("Nothing was deleted here.")
+            return
+        self.store.restore(self._deleted.pop())
+        self.refresh_rows()
+
+    @work
+    async def action_export(self) -> None:
+        if (found := self._chosen()) is None:
+            return
+        about = "Files to write: NAME.md with this branch, NAME.json with every branch, which can be imported again."
+        default = os.path.join(os.curdir, _file_name(found))
+        name = await self.app.push_screen_wait(Ask("Export", default, about, _new_files))
+        if name:
+            try:
+                written = await in_thread(lambda: export(self.store, found.id, Path(name).expanduser()))
+            except (EdgeInferError, OSError) as error:
+                self.say(f"{name}: {error}", trouble=True)
+            else:
+                self.say(f"Wrote {' and '.join(map(str, written))}.")
+
+    @work
+    async def action_import(self) -> None:
+        about = "ChatGPT's export (ZIP or conversations.json), llm's logs.db, or an export of edgeinfer."
+        name = await self.app.push_screen_wait(Ask("Import", "", about, _not_empty))
+        if not name:
+            return
+        from edgeinfer.app.conversations.imports import import_file
+
+        try:
+            imported = await in_thread(lambda: import_file(self.store, Path(name).expanduser()))
+        except EdgeInferError as error:
+            self.say(str(error), trouble=True)
+            return
+        notes = [f"… and {len(imported.notes) - 3} notes more"] if len(imported.notes) > 3 else []
+        count = f"Added {len(imported.conversations):,} conversations with {imported.messages:,} messages."
+        self.say("\n".join([count, *imported.notes[:3], *notes]))
+        self.refresh_rows()
+
+    @property
+    def _number(self) -> int | None:
+        return int(self.chosen.partition("/")[0]) if self.chosen else None
+
+    def _chosen(self) -> Conversation | None:
+        if self._number is None:
+            return None
+        try:
+            return self.store.conversation(self._number)
+        except EdgeInferError as error:
+            self.say(str(error), trouble=True)
+            return None
+
+    def _option(self, found: Conversation, facts: list[str]) -> Option:
+        current = self.chat_app.session.conversation
+        mark = "● " if current is not None and current.id == found.id else "★ " if found.pinned else "  "
+        title = found.title or (f"Draft: {found.draft}" if found.draft else "Untitled")
+        return Option(row(title[:500], facts, self.room, mark, "bold" if found.pinned else ""), id=str(found.id))
+
+    def _hit(self, hit: Hit) -> Option:
+        """The line that was found, its words marked; the sanitized text is as long only where nothing was replaced."""
+        text = Text(f"  {_SPEAKER[hit.role]}: ", "dim", no_wrap=True, overflow="ellipsis", end="")
+        at = 0
+        for start, end in hit.marks:
+            text.append(sanitize(hit.snippet[at:start], single_line=True), "not dim")
+            text.append(sanitize(hit.snippet[start:end], single_line=True), "not dim bold reverse")
+            at = end
+        text.append(sanitize(hit.snippet[at:], single_line=True), "not dim")
+        text.truncate(self.room, overflow="ellipsis")
+        return Option(text, id=f"{hit.conversation}/{hit.message}")
+
+
+def when(seconds: float) -> str:
+    """A moment as people say it: the time today, the day this year, else the date."""
+    then, now = datetime.fromtimestamp(seconds), datetime.fromtimestamp(time.time())
+    if then.date() == now.date():
+        return then.strftime("%H:%M")
+    return then.strftime("%d %b") if then.year == now.year else then.strftime("%d %b %Y")
+
+
+def export(store: Conversations, conversation: int, path: Path) -> list[Path]:
+    """Writes ``path.md`` and ``path.json``. Raises OSError, also where one of them is there already."""
+    from edgeinfer.app.conversations.ours import to_json, to_markdown
+    from edgeinfer.app.conversations.trees import taken_out
+
+    found = store.conversation(conversation)
+    branch = store.path(found.leaf) if found.leaf is not None else []
+    texts = {".md": to_markdown(found, branch), ".json": to_json([taken_out(store, conversation)])}
+    files = _files(path)
+    for file in files:
+        with file.open("x", encoding="utf-8", newline="\n") as opened:
+            opened.write(texts[file.suffix])
+    return files
+
+
+def _files(path: Path) -> list[Path]:
+    return [path.with_name(path.name + suffix) for suffix in (".md", ".json")]
+
+
+def _file_name(found: Conversation) -> str:
+    """The title with nothing in it that a file system minds."""
+    words = "".join(character if character.isalnum() else " " for character in found.title).split()
+    return "-".join(words)[:60] or f"conversation-{found.id}"
+
+
+def _not_empty(text: str) -> None:
+    if not text.strip():
+        raise BadRequest("type something, or leave with Esc")
+
+
+def _new_files(name: str) -> None:
+    _not_empty(name)
+    for file in _files(Path(name).expanduser()):
+        if file.exists():
+            raise BadRequest(f"{file} is there already; take another name")
+        if not file.parent.is_dir():
+            raise BadRequest(f"{file.parent} is no folder")

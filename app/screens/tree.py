@@ -1,0 +1,117 @@
+"""The tree of a conversation: every branch, and how many tokens of its prompt each reply took over from before."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.binding import BindingType
+from textual.widgets.option_list import Option
+
+from edgeinfer.app.actions import bindings
+from edgeinfer.app.conversations import Message
+from edgeinfer.app.render.figures import count, rate
+from edgeinfer.app.render.rows import row
+from edgeinfer.app.screens.picker import Picker
+from edgeinfer.sanitize import sanitize
+
+_MOST_INDENT = 12  # cells; deeper branches keep to the edge
+_SPEAKER = {"user": "You: ", "assistant": "", "system": "System: ", "tool": "Tool: "}
+
+
+class TreeScreen(Picker):
+    """A turn stays below the one before it; only where the conversation branches do the lines move to the right."""
+
+    NAME = "tree"
+    SEARCH = "Search this conversation"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("tree")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: dict[int, Message] = {}
+        self.branch: set[int] = set()
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        session = self.chat_app.session
+        if session.conversation is not None:
+            self.messages = {one.id: one for one in session.store.tree(session.conversation.id)}
+        self.branch = {message.id for message in session.path}
+        self.refresh_rows()
+        if session.leaf is not None:
+            self.rows.highlighted = self.rows.get_option_index(str(session.leaf))
+
+    def refresh_rows(self) -> None:
+        words = self.query_text.casefold().split()
+        options = [
+            self._option(message, lead)
+            for message, lead in laid_out(list(self.messages.values()))
+            if all(word in message.text.casefold() for word in words)
+        ]
+        self.fill(
+            options or [Option(Text("Nothing was said yet." if not words else "No such words.", "dim"), disabled=True)]
+        )
+
+    def pick(self, chosen: str) -> None:
+        session, chat = self.chat_app.session, self.chat_app.chat
+        if chat.turns.busy:
+            self.say("A reply is being made; stop it before you go to another branch.", trouble=True)
+            return
+        if session.conversation is not None:
+            message = int(chosen)
+            leaf = session.leaf if message in self.branch else session.store.tip(message)
+            chat.open_conversation(session.conversation.id, leaf)
+        self.dismiss()
+
+    def about(self, chosen: str | None) -> str | Text:
+        message = self.messages.get(int(chosen)) if chosen else None
+        if message is None:
+            return ""
+        return f"{_reuse(message)}{sanitize(message.text[:400], single_line=True)}"
+
+    def _option(self, message: Message, lead: str) -> Option:
+        here = message.id in self.branch
+        facts = []
+        if (stats := message.stats) is not None and stats.prompt:
+            facts = [f"reused {count(stats.cached)} of {count(stats.prompt)}", rate(stats.decode_rate)]
+        elif message.state in ("cancelled", "error"):
+            facts = ["stopped" if message.state == "cancelled" else "failed"]
+        words = _SPEAKER[message.role] + " ".join(message.text[:300].split())
+        mark = ("● " if here else "  ") + lead
+        return Option(row(words or "…", facts, self.room, mark, "bold" if here else ""), id=str(message.id))
+
+
+def laid_out(messages: list[Message]) -> list[tuple[Message, str]]:
+    """The messages from top to bottom, each with the lines that lead to it."""
+    children: dict[int | None, list[Message]] = {}
+    for message in messages:
+        children.setdefault(message.parent, []).append(message)
+    rows: list[tuple[Message, str]] = []
+    waiting = _branches(children.get(None, []), "")
+    while waiting:
+        message, lead, below = waiting.pop()
+        rows.append((message, lead))
+        waiting += _branches(children.get(message.id, []), below)
+    return rows
+
+
+def _branches(siblings: list[Message], lead: str) -> list[tuple[Message, str, str]]:
+    """The last first: they are taken from the end. Each with its own lead and that of what is below it."""
+    if len(siblings) == 1:
+        return [(siblings[0], lead, lead)]
+    lead = lead[:_MOST_INDENT]
+    last = len(siblings) - 1
+    return [
+        (message, lead + ("└ " if place == last else "├ "), lead + ("  " if place == last else "│ "))
+        for place, message in reversed(list(enumerate(siblings)))
+    ]
+
+
+def _reuse(message: Message) -> str:
+    stats = message.stats
+    if stats is None or not stats.prompt:
+        return ""
+    return (
+        f"Of {stats.prompt:,} tokens of the prompt {stats.cached:,} were reused and"
+        f" {stats.prompt - stats.cached:,} computed · "
+    )
