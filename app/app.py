@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
@@ -16,14 +18,17 @@ from textual.app import App
 from textual.binding import BindingType
 from textual.command import Hit, Hits, Provider
 from textual.screen import Screen
+from textual.theme import Theme
 
 from edgeinfer.app.actions import ACTIONS, SCREENS, Action, bindings
 from edgeinfer.app.clipboard import copy_by_program
+from edgeinfer.app.config.preferences import Preferences, load_preferences
+from edgeinfer.app.config.themes import DEFAULT, load_themes
 from edgeinfer.app.conversations import Conversations
 from edgeinfer.app.engine import Engine, Opener, Wanted, in_thread, open_model
 from edgeinfer.app.screens.chat import ChatScreen
 from edgeinfer.app.screens.picker import Picker
-from edgeinfer.app.session import Session
+from edgeinfer.app.session import ANSWER_TOKENS, Session
 from edgeinfer.errors import EdgeInferError
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ class Options:
     wanted: Wanted = field(default_factory=Wanted)
     conversation: int | None = None  # to go on with; None begins a new one
     prompt: str = ""  # to begin with, not sent
+    folder: Path = Path(os.devnull)  # of the user's settings; this one holds none
 
 
 class Palette(Provider):
@@ -77,6 +83,8 @@ class ChatApp(App[None]):
     def __init__(self, store: Conversations, options: Options | None = None, opener: Opener = open_model) -> None:
         super().__init__()
         self.options = options or Options()
+        self.preferences = Preferences(self.options.folder)
+        self.themes: dict[str, Theme] = {}  # ours and the user's
         self.engine = Engine(opener)
         self.session = Session(store, self.engine)
         self.leaving: list[Callable[[], None]] = []  # what is to be done as the app ends
@@ -96,6 +104,8 @@ class ChatApp(App[None]):
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
         if notice := self.session.store.notice:
             self.chat.complain(notice)
+        for problem in self.apply_preferences():
+            self.chat.complain(problem)
         self.load(self.options.wanted)
 
     def _begin(self) -> str:
@@ -135,6 +145,7 @@ class ChatApp(App[None]):
             self.chat.complain(f"No model: {error}")
         else:
             self.trouble = ""
+            self._use_sampling()
             info = llm.info
             self._say(f"{llm.name} {info.quantization} · {info.backend} {info.device}")
         finally:
@@ -164,6 +175,33 @@ class ChatApp(App[None]):
         self.model_line = line
         if self.chat.is_mounted:
             self.chat.show_figures()
+
+    # Settings
+
+    @property
+    def model_name(self) -> str:
+        return self.engine.llm.name if self.engine.llm else self.engine.wanted.model or self.options.wanted.model
+
+    def apply_preferences(self) -> list[str]:
+        """Reads the files of settings and does what they say. Returns what is wrong with them, a line each."""
+        folder = self.options.folder
+        self.preferences = load_preferences(folder, [action.name for action in ACTIONS])
+        self.themes, problems = load_themes(folder)
+        for theme in self.themes.values():
+            self.register_theme(theme)
+        wanted = self.preferences.theme or DEFAULT
+        if wanted not in self.available_themes:
+            problems.append(f"chat.toml: no theme {wanted!r:.60}; /settings lists them")
+            wanted = DEFAULT
+        self.theme = wanted
+        self.set_keymap(self.preferences.keys)
+        self._use_sampling()
+        return [*self.preferences.problems, *problems]
+
+    def _use_sampling(self) -> None:
+        """The sampling and system prompt of the preset that fits the model."""
+        self.session.params = {"max_tokens": ANSWER_TOKENS, **self.preferences.sampling_for(self.model_name)}
+        self.session.system = self.preferences.system_for(self.model_name)
 
     # Actions
 

@@ -32,6 +32,7 @@ class Session:
         self.conversation: Conversation | None = None
         self.path: list[Message] = []
         self.params: dict[str, Any] = {"max_tokens": ANSWER_TOKENS}  # options of ``LLM.stream``
+        self.system = ""  # the system prompt that new conversations begin with
 
     @property
     def leaf(self) -> int | None:
@@ -54,7 +55,7 @@ class Session:
         """The conversation, begun now if it was not."""
         if self.conversation is None:
             llm = self.engine.llm
-            self.conversation = self.store.start(model=llm.name if llm else "")
+            self.conversation = self.store.start(model=llm.name if llm else "", system=self.system)
         return self.conversation
 
     def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
@@ -106,7 +107,7 @@ class Session:
 
     def messages(self) -> list[dict[str, str]]:
         """The branch as the library takes it."""
-        system = self.conversation.system if self.conversation else ""
+        system = self.conversation.system if self.conversation else self.system
         told = [{"role": "system", "content": system}] if system else []
         return told + [{"role": message.role, "content": content(message)} for message in self.path]
 

@@ -48,12 +48,7 @@ _KEYS = {item.name: item for item in fields(Settings) if item.name not in ("path
 
 def load_settings() -> Settings:
     """Settings from ``EDGEINFER_HOME``'s or the user's ``config.toml``, and the environment."""
-    root = os.environ.get("EDGEINFER_HOME")
-    offline = any(
-        os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
-        for name in ("EDGEINFER_OFFLINE", "HF_HUB_OFFLINE")
-    )
-    base = Settings(paths=Paths(_folder(root, "EDGEINFER_HOME") if root else None), offline=offline)
+    base = _from_environment()
     file = base.paths.config_file
     try:
         if not file.is_file():
@@ -67,6 +62,23 @@ def load_settings() -> Settings:
     if settings.models:
         _folder(settings.models, f"{file}: models")
     return settings
+
+
+def settings_or_defaults() -> Settings:
+    """``load_settings`` for what opens in any case: a mistake in the file leaves the defaults, and is told later."""
+    try:
+        return load_settings()
+    except BadInput:
+        return _from_environment()
+
+
+def _from_environment() -> Settings:
+    root = os.environ.get("EDGEINFER_HOME")
+    offline = any(
+        os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
+        for name in ("EDGEINFER_OFFLINE", "HF_HUB_OFFLINE")
+    )
+    return Settings(paths=Paths(_folder(root, "EDGEINFER_HOME") if root else None), offline=offline)
 
 
 def _folder(text: str, what: str) -> Path:

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from edgeinfer.app.actions import ACTIONS, Action
 
-_NAMES = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "enter": "Enter"}
+_NAMES = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "enter": "Enter", "up": "Up"}
 
 
 class HelpScreen(ModalScreen[None]):

@@ -16,9 +16,9 @@ def command(model: str, backend: str | None, context: int | None, threads: int |
     from edgeinfer.app.app import ChatApp, Options
     from edgeinfer.app.conversations import Conversations
     from edgeinfer.app.engine import Wanted
-    from edgeinfer.settings import load_settings
+    from edgeinfer.settings import settings_or_defaults
 
-    settings = load_settings()
+    settings = settings_or_defaults()  # the model's loading says what is wrong with the file
     wanted = Wanted(model or settings.model, backend or "", context, threads)
     with Conversations.open(settings.paths.chats) as store:
-        ChatApp(store, Options(wanted)).run(inline=inline)
+        ChatApp(store, Options(wanted, folder=settings.paths.config_file.parent)).run(inline=inline)
