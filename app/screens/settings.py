@@ -19,6 +19,7 @@ from edgeinfer.app.render.rows import row
 from edgeinfer.app.screens.ask import Ask, Choose, PressKey, Write
 from edgeinfer.app.screens.help import key_name
 from edgeinfer.app.screens.picker import Picker
+from edgeinfer.app.session import ANSWER_TOKENS
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.sanitize import sanitize
 
@@ -131,8 +132,8 @@ class SettingsScreen(Picker):
         yield Setting("preset", "Preset", shown, "Sampling and system prompt under one name.", f"{folder}/presets.toml")
         yield Setting("theme", "Theme", self.app.theme or DEFAULT, "Colours.", f"{folder}/themes/NAME.toml")
         for name, about in sampling.EXPLAINED.items():
-            default = sampling.default(name)
-            value, source = default, "as it is by default"
+            value = ANSWER_TOKENS if name == "max_tokens" else sampling.default(name)
+            source = "as it is by default"
             if preset is not None and name in preset.params:
                 value, source = preset.params[name], f"from the preset {preset.name}"
             if name in preferences.params:
