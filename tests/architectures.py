@@ -188,6 +188,72 @@ def _olmo2(make: Maker, layer: int) -> Tensors:
     return _post_norms(make, layer) | more
 
 
+INNER_STATE, STATE, STATE_HEADS, GROUPS = 128, 16, 8, 2
+NO_ATTENTION: Tensors = {f"attn_{name}.weight": None for name in ("q", "k", "v", "output")}
+NO_NETWORK: Tensors = {f"ffn_{name}.weight": None for name in ("norm", "gate", "up", "down")}
+
+
+def _mamba2(make: Maker, layer: int) -> Tensors:
+    mixed = INNER_STATE + 2 * GROUPS * STATE
+    more: Tensors = {
+        "ssm_in.weight": make.matrix(INNER_STATE + mixed + STATE_HEADS, HIDDEN),
+        "ssm_conv1d.weight": make.matrix(mixed, 4),
+        "ssm_conv1d.bias": make.bias(mixed),
+        "ssm_dt.bias": make.bias(STATE_HEADS) - 1,
+        "ssm_a": -np.exp(make.bias(STATE_HEADS, 1) - 1),
+        "ssm_d": make.bias(STATE_HEADS, 1),
+        "ssm_norm.weight": make.norm(INNER_STATE).reshape(GROUPS, -1),
+        "ssm_out.weight": make.matrix(HIDDEN, INNER_STATE),
+    }
+    return NO_ATTENTION | NO_NETWORK | more
+
+
+KEY_HEADS, VALUE_HEADS = 2, 4
+
+
+def _qwen3next(make: Maker, layer: int) -> Tensors:
+    made: Tensors = make.experts() | make.shared() | {"ffn_gate_inp_shexp.weight": make.bias(HIDDEN)}
+    made |= {"ffn_norm.weight": None, "post_attention_norm.weight": make.norm(HIDDEN)}
+    if layer % 4 == 3:
+        return made | make.qk_norms() | {"attn_q.weight": make.matrix(2 * HEADS * SIZE, HIDDEN)}
+    mixed, values = (2 * KEY_HEADS + VALUE_HEADS) * STATE, VALUE_HEADS * STATE
+    more: Tensors = {
+        "attn_qkv.weight": make.matrix(mixed, HIDDEN),
+        "attn_gate.weight": make.matrix(values, HIDDEN),
+        "ssm_ba.weight": make.matrix(2 * VALUE_HEADS, HIDDEN),
+        "ssm_conv1d.weight": make.matrix(mixed, 4),
+        "ssm_dt.bias": make.bias(VALUE_HEADS) - 1,
+        "ssm_a": -np.exp(make.bias(VALUE_HEADS) - 1),
+        "ssm_norm.weight": make.norm(STATE),
+        "ssm_out.weight": make.matrix(HIDDEN, values),
+    }
+    return made | NO_ATTENTION | more
+
+
+QWEN3NEXT = SPARSE | {
+    ".expert_shared_feed_forward_length": EXPERT_INNER,
+    ".rope.dimension_count": SIZE // 2,
+    ".full_attention_interval": 4,
+    ".ssm.conv_kernel": 4,
+    ".ssm.inner_size": VALUE_HEADS * STATE,
+    ".ssm.state_size": STATE,
+    ".ssm.time_step_rank": VALUE_HEADS,
+    ".ssm.group_count": KEY_HEADS,
+}
+MAMBA2 = {
+    ".attention.head_count": 0,
+    ".attention.head_count_kv": None,
+    ".attention.key_length": None,
+    ".attention.value_length": None,
+    ".rope.freq_base": None,
+    ".rope.dimension_count": None,
+    ".feed_forward_length": 0,
+    ".ssm.conv_kernel": 4,
+    ".ssm.inner_size": INNER_STATE,
+    ".ssm.state_size": STATE,
+    ".ssm.time_step_rank": STATE_HEADS,
+    ".ssm.group_count": GROUPS,
+}
 WINDOW = {".attention.sliding_window": 32}
 
 FAMILIES: dict[str, Family] = {
@@ -246,6 +312,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "smollm3": Family(layers=5),
     "olmo2": Family(_olmo2, layers=5, tied=False),
+    "mamba2": Family(_mamba2, MAMBA2),
+    "qwen3next": Family(_qwen3next, QWEN3NEXT, layers=5),
 }
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral3": ("mistral3", {}),
@@ -293,6 +361,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {".residual_scale": None, ".embedding_scale": None, ".attention.scale": None, ".rope.scaling.finetuned": True},
     ),
     "smollm3": ("smollm3", YARN),
+    "mamba2": ("mamba2", {}),
+    "qwen3next": ("qwen3next", {}),
     "olmo2": ("olmo2", {}),
     "olmo2, windows and yarn of OLMo 3": (
         "olmo2",

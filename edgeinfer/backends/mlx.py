@@ -28,6 +28,8 @@ from edgeinfer.memory import hand_back_memory
 from edgeinfer.nn.batch import Batch, View
 from edgeinfer.nn.forward import Forward
 
+STATES = 8
+"""Closed sequences of a recurrent model that may stay: each is of use only as a whole."""
 SEVERAL_ROWS = 64
 """A step of more rows is part of a prompt, whose buffers are not kept for the tokens that follow."""
 
@@ -93,7 +95,8 @@ class MLXBackend:
         self._untidy = 0
         self._threads = threads or psutil.cpu_count(logical=False) or 1
         per_token = loaded.needs.kv_per_token
-        self._store = PrefixStore(min(2 * loaded.context * per_token, available_memory() // 8))
+        kept = 2 * loaded.context * per_token + STATES * loaded.needs.per_sequence
+        self._store = PrefixStore(min(kept, available_memory() // 8))
         self.info = ModelInfo(
             name=loaded.name,
             architecture=loaded.architecture,

@@ -14,6 +14,7 @@ from edgeinfer.errors import BadRequest
 
 if TYPE_CHECKING:
     from edgeinfer.cache.kv import KVShape
+    from edgeinfer.cache.state import StateShape
 
 PAGE = 128
 """Tokens that are sealed together."""
@@ -80,7 +81,7 @@ class Policy:
     reason: str
 
 
-def policy(wanted: str, shapes: Sequence[KVShape], parameters: int, key_bias: float = 0.0) -> Policy:
+def policy(wanted: str, shapes: Sequence[KVShape | StateShape], parameters: int, key_bias: float = 0.0) -> Policy:
     """The formats of a model's layers. ``wanted``: a name of FORMATS, or ``auto``.
 
     ``key_bias``: the largest norm of a layer's key bias over the median one; 0 without biases. Layers that are not
@@ -100,11 +101,11 @@ def policy(wanted: str, shapes: Sequence[KVShape], parameters: int, key_bias: fl
     return Policy(name, layers, reason)
 
 
-def _chosen(shapes: Sequence[KVShape], parameters: int, key_bias: float) -> tuple[str, str]:
+def _chosen(shapes: Sequence[KVShape | StateShape], parameters: int, key_bias: float) -> tuple[str, str]:
     if key_bias > _LARGE_BIAS:
         return "k8v4", "keys at 8 bits: their biases are large"
     if parameters < _SMALL_MODEL:
         return "k8v4", "keys at 8 bits: the model has less than 4B parameters"
-    if min(shape.head_dim for shape in shapes) <= _SMALL_HEAD:
+    if min((shape.head_dim for shape in shapes if shape.compressible), default=0) <= _SMALL_HEAD:
         return "k8v4", "keys at 8 bits: its heads are small"
     return "k6v4", "keys at 6 bits suffice for a model of this size"

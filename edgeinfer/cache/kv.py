@@ -29,6 +29,13 @@ class KVShape:
         """Layers that see a window are small, and those with learned sinks, or whose keys are values, lose too much."""
         return not (self.window or self.learned_sinks or self.latent)
 
+    def bytes_per_sequence(self) -> int:
+        """Beside those of its tokens."""
+        return 0
+
+    def empty(self) -> LayerKV:
+        return LayerKV()
+
     def bytes_per_token(self) -> int:
         rows = (1 if self.latent else 2) * self.kv_heads
         return rows * self.head_dim * ops.kv_dtype(self.head_dim, composed=self.latent or self.learned_sinks).size
@@ -41,6 +48,7 @@ class LayerKV:
     """
 
     __slots__ = ("arrays", "shared")
+    cuttable = True
 
     def __init__(self, arrays: ops.Cache = (), shared: bool = False) -> None:
         self.arrays = arrays
@@ -49,6 +57,9 @@ class LayerKV:
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays)
+
+    def keep(self, count: int, size: int) -> None:
+        """Rows past the first ``count`` of the last ``size`` are written over."""
 
     def share(self, length: int) -> LayerKV:
         """The first ``length`` rows, and no more of them than whole blocks, for another sequence."""

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from edgeinfer.cache.kv import KVShape, LayerKV
+from edgeinfer.cache.state import LayerState, StateShape
 
 
 class CachedSequence:
@@ -15,15 +16,15 @@ class CachedSequence:
 
     __slots__ = ("_late", "_tokens", "layers", "length")
 
-    def __init__(self, layers: list[LayerKV], tokens: list[int]) -> None:
+    def __init__(self, layers: list[LayerKV | LayerState], tokens: list[int]) -> None:
         self.layers = layers
         self.length = len(tokens)
         self._tokens = tokens
         self._late: list[mx.array] = []
 
     @classmethod
-    def empty(cls, shapes: Sequence[KVShape]) -> CachedSequence:
-        return cls([LayerKV() for _ in shapes], [])
+    def empty(cls, shapes: Sequence[KVShape | StateShape]) -> CachedSequence:
+        return cls([shape.empty() for shape in shapes], [])
 
     @property
     def tokens(self) -> list[int]:
@@ -39,11 +40,18 @@ class CachedSequence:
 
     def keep(self, tokens: Sequence[int] | mx.array, count: int) -> None:
         """Takes the first ``count`` of ``tokens``, whose keys and values are written already."""
+        size = tokens.size if isinstance(tokens, mx.array) else len(tokens)
+        for layer in self.layers:
+            layer.keep(count, size)
         if isinstance(tokens, mx.array):
             self._late.append(tokens[:count])
         else:
             self.tokens.extend(tokens[:count])
         self.length += count
+
+    def reusable(self, length: int) -> int:
+        """How many of the first ``length`` tokens another sequence can start with: no part of a recurrent state can."""
+        return length if length == self.length or all(layer.cuttable for layer in self.layers) else 0
 
     def fork(self, length: int | None = None) -> CachedSequence:
         """A sequence of the first ``length`` tokens (default: all) that shares memory until one of the two writes."""

@@ -25,7 +25,7 @@ class PrefixStore:
         """Keeps a closed sequence, in place of older ones that it continues, and drops what exceeds the budget."""
         if not sequence.length:
             return
-        self._kept = [old for old in self._kept if sequence.common_prefix(old.tokens) < old.length]
+        self._kept = [old for old in self._kept if sequence.reusable(sequence.common_prefix(old.tokens)) < old.length]
         self._kept.append(sequence)
         while self._kept and self.nbytes > self.budget:
             del self._kept[0]
@@ -37,12 +37,11 @@ class PrefixStore:
         """
         wanted = tokens[:-1]
         candidates = [*running, *self._kept]
-        best = max(candidates, key=lambda each: each.common_prefix(wanted), default=None)
-        if best is None:
-            return None
-        length = best.common_prefix(wanted)
+        lengths = [each.reusable(each.common_prefix(wanted)) for each in candidates]
+        length = max(lengths, default=0)
         if not length:
             return None
+        best = candidates[lengths.index(length)]
         if best in self._kept:
             self._kept.remove(best)
             if length == best.length:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.cache.formats import EXACT, FORMATS, KVFormat
+from edgeinfer.cache.kv import KVShape
 from edgeinfer.errors import BadRequest
 from edgeinfer.evaluation.measures import divergences
 from edgeinfer.evaluation.rounded import RoundedModel
@@ -75,10 +76,10 @@ def compare_formats(
     finally:
         model.backend.close()
     with open_gguf(path) as file:
-        shapes = build(file, Outline).kv_shapes
+        shapes = [shape for shape in build(file, Outline).kv_shapes if isinstance(shape, KVShape)]
     whole = sum(EXACT.row_bytes(shape.head_dim) * shape.kv_heads for shape in shapes)
     costs = []
     for form, divergence in zip(formats, found, strict=True):
         size = sum(form.row_bytes(shape.head_dim) * shape.kv_heads for shape in shapes)
-        costs.append(FormatCost(form.name, size, size / whole, divergence))
+        costs.append(FormatCost(form.name, size, size / whole if whole else 1.0, divergence))
     return costs

@@ -75,7 +75,7 @@ class RoundedModel:
         with workers.threads(self._threads), self._rounding.using(form):
             yield
 
-    def _heads(self, parts: HeadsParts, output: LinearMap, here: Implementation) -> RoundedHeads:
+    def _heads(self, parts: HeadsParts, output: LinearMap | None, here: Implementation) -> RoundedHeads:
         return RoundedHeads(parts, output, here, self._rounding)
 
 

@@ -31,11 +31,12 @@ class Needs:
 
     weights: int
     kv_per_token: int
+    per_sequence: int  # beside those of its tokens
     scratch: int
     trained_context: int
 
     def total(self, context: int) -> int:
-        return self.weights + self.scratch + context * self.kv_per_token
+        return self.weights + self.scratch + self.per_sequence + context * self.kv_per_token
 
 
 def needs(file: GGUFFile, model: Model | None = None) -> Needs:
@@ -47,6 +48,7 @@ def needs(file: GGUFFile, model: Model | None = None) -> Needs:
     return Needs(
         weights=sum(ops.prepared_bytes(info.codec, math.prod(info.shape)) for info in file.tensors.values()),
         kv_per_token=sum(shape.bytes_per_token() for shape in outline.kv_shapes),
+        per_sequence=sum(shape.bytes_per_sequence() for shape in outline.kv_shapes),
         scratch=4 * (6 * SCRATCH_ROWS * widest + 4 * vocabulary),
         trained_context=config.read("context_length", int),
     )

@@ -11,6 +11,7 @@ import mlx.core as mx
 
 import edgeinfer.models
 from edgeinfer.cache.kv import KVShape
+from edgeinfer.cache.state import StateShape
 from edgeinfer.errors import ModelError, UnsupportedModel
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile
@@ -32,7 +33,7 @@ class Model(Protocol):
     """What every ``models/*.py`` has; the contract is in ``models/__init__.py``."""
 
     wide: ClassVar[bool]
-    kv_shapes: Sequence[KVShape]
+    kv_shapes: Sequence[KVShape | StateShape]
     blocks: Sequence[Block]
 
     def __init__(self, config: Config, tensors: Tensors) -> None: ...

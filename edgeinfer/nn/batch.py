@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgeinfer import ops
 from edgeinfer.cache.kv import LayerKV
+from edgeinfer.cache.state import LayerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class View:
     start: int
     stop: int
     offset: int
-    layers: Sequence[LayerKV]
+    layers: Sequence[LayerKV | LayerState]
     wanted: range  # rows of the batch whose logits are asked for
 
 

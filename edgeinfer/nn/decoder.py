@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from edgeinfer import ops
 from edgeinfer.cache.kv import KVShape
+from edgeinfer.cache.state import StateShape
 from edgeinfer.nn.attention import Attention, AttentionSpec
 from edgeinfer.nn.batch import Batch
 from edgeinfer.nn.layers import GatedMLP, Head
@@ -43,7 +44,11 @@ class Decoder:
     wide: ClassVar[bool] = False
 
     def __init__(
-        self, tensors: Tensors, sizes: Sizes, kv_shapes: Sequence[KVShape], block: Callable[[Tensors, int], Layer]
+        self,
+        tensors: Tensors,
+        sizes: Sizes,
+        kv_shapes: Sequence[KVShape | StateShape],
+        block: Callable[[Tensors, int], Layer],
     ) -> None:
         self.kv_shapes = kv_shapes
         self.token_embd = tensors.matrix("token_embd.weight", sizes.vocabulary, sizes.hidden)

@@ -9,11 +9,12 @@ import mlx.core as mx
 
 from edgeinfer import ops
 from edgeinfer.cache.kv import KVShape
+from edgeinfer.cache.state import StateShape
 from edgeinfer.nn.batch import Batch
 
 
 class Model(Protocol):
-    kv_shapes: Sequence[KVShape]
+    kv_shapes: Sequence[KVShape | StateShape]
 
     def __call__(self, batch: Batch) -> mx.array: ...
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import mlx.core as mx
 
 from edgeinfer.native import obstacle, primitives
-from edgeinfer.ops import composed, host, metal, native, plain, workers
+from edgeinfer.ops import composed, host, metal, native, plain, recurrent, workers
 from edgeinfer.ops.adopt import tally
 from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
@@ -30,10 +30,10 @@ from edgeinfer.quant.codec import Codec
 
 __all__ = [
     "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight",
-    "Rotary", "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "chain", "device", "embed",
-    "expert_linear", "gated", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "paths",
-    "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "shared_bytes", "softcap",
-    "split_heads", "threads",
+    "Rotary", "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "causal_conv", "chain",
+    "device", "embed", "expert_linear", "gated", "gated_delta", "greedy", "heads", "kv_dtype", "linear", "linear_map",
+    "obstacle", "on_gpu", "paths", "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope",
+    "selective_scan", "shared_bytes", "softcap", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -75,11 +75,12 @@ def chain(first: LinearMap, then: LinearMap) -> LinearMap:
     return native.chain(first, then) if fused and native.is_native(first) else ComposedChain(first, then)
 
 
-def heads(parts: HeadsParts, output: LinearMap) -> Heads:
-    """Attention with the writing of its cache and the map of its output, in as few operations as there can be."""
+def heads(parts: HeadsParts, output: LinearMap | None) -> Heads:
+    """Attention with the writing of its cache and the map of its output, if any, in as few operations as can be."""
     if _heads_made is not None:
         return _heads_made(parts, output, here)
-    if fused and native.has_heads(parts.head_dim) and native.is_native(output) and parts.sinks is None:
+    known = native.has_heads(parts.head_dim) and parts.sinks is None
+    if fused and known and (output is None or native.is_native(output)):
         return native.NativeHeads(parts, output)
     return ComposedHeads(parts, output, here)
 
@@ -101,11 +102,11 @@ def attend_latents(
     return composed.attend_latents(here, queries, latents, spans, caches, scale, value_dim)
 
 
-_heads_made: Callable[[HeadsParts, LinearMap, Implementation], Heads] | None = None
+_heads_made: Callable[[HeadsParts, LinearMap | None, Implementation], Heads] | None = None
 
 
 @contextmanager
-def built_plainly(make: Callable[[HeadsParts, LinearMap, Implementation], Heads]) -> Iterator[None]:
+def built_plainly(make: Callable[[HeadsParts, LinearMap | None, Implementation], Heads]) -> Iterator[None]:
     """Models that are built meanwhile are put together from single operations, with heads that ``make`` makes.
 
     So an evaluation comes between a model and its cache; on a CPU nothing else rounds then, not even activations.
@@ -117,6 +118,34 @@ def built_plainly(make: Callable[[HeadsParts, LinearMap, Implementation], Heads]
         yield
     finally:
         fused, _heads_made = before
+
+
+def causal_conv(x: mx.array, window: mx.array, kernel: mx.array) -> tuple[mx.array, mx.array]:
+    """Each channel over the last tokens: sum over k of kernel[:, k] * the token k - taps + 1 places on.
+
+    x: (L, n), window: the (taps - 1, n) before it, kernel: (n, taps) -> (L, n), and the window behind it.
+    """
+    return recurrent.run(recurrent.causal_conv, here is host, x, window, kernel)
+
+
+def selective_scan(
+    x: mx.array, step: mx.array, decay: mx.array, keys: mx.array, queries: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
+    """S = exp(decay) S + step x kᵀ, y = S q, token by token (Dao and Gu, 2024).
+
+    x: (L, H, P); step, decay: (L, H); keys, queries: (L, groups of heads, N); state: (H, P, N) -> (L, H, P), the state.
+    """
+    return recurrent.run(recurrent.selective_scan, here is host, x, step, decay, keys, queries, state)
+
+
+def gated_delta(
+    q: mx.array, k: mx.array, v: mx.array, decay: mx.array, beta: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
+    """S = exp(decay) S, then S = S + beta k (v - Sᵀk)ᵀ, y = Sᵀq, token by token (Yang et al., 2024).
+
+    q, k: (L, H, K); v: (L, H, V); decay, beta: (L, H); state: (H, K, V) -> (L, H, V), the state.
+    """
+    return recurrent.run(recurrent.gated_delta, here is host, q, k, v, decay, beta, state)
 
 
 def greedy(logits: mx.array) -> mx.array:

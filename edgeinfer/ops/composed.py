@@ -47,7 +47,7 @@ class ComposedChain:
 @dataclass(frozen=True, slots=True)
 class ComposedHeads:
     parts: HeadsParts
-    output: LinearMap
+    output: LinearMap | None
     here: Implementation
 
     def __call__(
@@ -59,7 +59,8 @@ class ComposedHeads:
             out, updated = self._one(rows, span, cache)
             mixed.append(out)
             written.append(updated)
-        return self.output(mixed[0] if len(mixed) == 1 else mx.concatenate(mixed), residual), written
+        joined = mixed[0] if len(mixed) == 1 else mx.concatenate(mixed)
+        return joined if self.output is None else self.output(joined, residual), written
 
     def _one(self, qkv: mx.array, span: Span, cache: Cache) -> tuple[mx.array, Cache]:
         parts, here = self.parts, self.here

@@ -33,6 +33,7 @@ PATHS: Mapping[str, str] = {
     "rms_norm": "numpy",
     "rope": "numpy",
     "gated": "numpy",
+    "recurrence": "numpy (BLAS)",
     "attention": "numpy (BLAS)",
 }
 _SCORES = 1 << 22

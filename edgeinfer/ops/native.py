@@ -74,6 +74,7 @@ def paths() -> dict[str, str]:
         "rms_norm": f"{isa}, within linear",
         "rope": f"{isa}, within attention",
         "gated": f"{isa}, within linear",
+        "recurrence": "numpy (BLAS)",
         "attention": f"{isa}, keys and values in float16",
     }
 
@@ -133,7 +134,7 @@ def has_heads(head_dim: int) -> bool:
 class NativeHeads:
     """A cache is one float16 array (2, K, capacity, D), its keys in an order of the kernels' own."""
 
-    def __init__(self, parts: HeadsParts, output: LinearMap) -> None:
+    def __init__(self, parts: HeadsParts, output: LinearMap | None) -> None:
         self._turn = _Turn.of(parts.rotary)
         self._output = output
         self._heads = primitives.heads(

@@ -24,6 +24,7 @@ PATHS: Mapping[str, str] = {
     "rms_norm": "mx.fast.rms_norm",
     "rope": "mx.fast.rope",
     "gated": "mlx.core",
+    "recurrence": "mlx.core",
     "attention": "mx.fast.scaled_dot_product_attention",
 }
 

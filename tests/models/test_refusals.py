@@ -70,6 +70,12 @@ FAMILY_SETTINGS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("granite", {".rope.scaling.finetuned": False}, ["granite.rope.scaling.finetuned", "False"]),
     ("smollm3", {".attention.scale": 0.5}, ["smollm3.attention.scale", "0.5"]),
     ("olmo2", {".attention.key_length": 8}, ["attn_q.weight", "[64, 64]", "[32, 64]"]),
+    ("mamba2", {".attention.head_count": 4}, ["mamba2.attention.head_count", "4"]),
+    ("mamba2", {".ssm.group_count": 3}, ["mamba2.ssm.inner_size", "3 groups"]),
+    ("mamba2", {".ssm.dt_b_c_rms": True}, ["mamba2.ssm.dt_b_c_rms", "True"]),
+    ("qwen3next", {".ssm.inner_size": 32}, ["qwen3next.ssm.inner_size", "32", "64"]),
+    ("qwen3next", {".ssm.time_step_rank": 3}, ["qwen3next.ssm.time_step_rank", "3", "2 key heads"]),
+    ("qwen3next", {".full_attention_interval": 2}, ["blk.1.attn_q.weight", "missing"]),
     ("glm4moe", {".nextn_predict_layers": None}, ["blk.3.nextn", "glm4moe"]),
 ]
 TENSORS: list[tuple[dict[str, np.ndarray | None], list[str]]] = [

@@ -123,7 +123,7 @@ def test_scores_that_do_not_fit_are_computed_in_blocks(monkeypatch: pytest.Monke
 def test_every_operation_names_its_path() -> None:
     paths = ops.paths()
     products = {"weights", "linear", "expert_linear", "embed"}
-    assert set(paths) == products | {"add", "split_heads", "rms_norm", "rope", "gated", "attention"}
+    assert set(paths) == products | {"add", "split_heads", "rms_norm", "rope", "gated", "attention", "recurrence"}
     assert all(paths.values())
 
 
