@@ -31,9 +31,9 @@ class Needs:
 
     weights: int
     kv_per_token: int
-    per_sequence: int  # beside those of its tokens
     scratch: int
     trained_context: int
+    per_sequence: int = 0  # beside those of its tokens
 
     def total(self, context: int) -> int:
         return self.weights + self.scratch + self.per_sequence + context * self.kv_per_token
