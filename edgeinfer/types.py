@@ -201,6 +201,7 @@ class Speculation:
     speedup: float = 1.0  # against plain decoding, from plain steps measured in the same process
     why: str = "off"  # why no more was drafted; empty where nothing held it back
     drafters: tuple[DrafterReport, ...] = ()
+    controller: float = 0.0  # share of the time that went into choosing what to draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,7 @@ def _drafts(reply: Reply) -> str:
     parts = [f"{told.tokens / told.steps:.2f} tokens a step", f"{usage.accepted} of {usage.drafted} drafted accepted"]
     if usage.drafted:
         parts.append(f"{told.speedup:.2f}x plain decoding as measured beside it")
+    parts.append(f"{told.controller:.1%} of the time to choose them")
     return ", ".join([*parts, told.why] if told.why else parts)
 
 

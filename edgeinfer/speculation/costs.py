@@ -7,7 +7,6 @@ of depth. The curve has steps, so all lengths are compared, not the first that s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -132,4 +131,4 @@ class Costs:
 
 
 def _octave(depth: int) -> int:
-    return min(_OCTAVES, int(math.log2(depth / _SHALLOW)) + 1) if depth >= _SHALLOW else 0
+    return min(_OCTAVES, (depth // _SHALLOW).bit_length())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul, neg
 from typing import Protocol, TypeAlias
 
-from edgeinfer.speculation.survival import LONGEST, cell_of
+from edgeinfer.speculation.survival import LONGEST, cell_of, run_of_cells
 
 Found: TypeAlias = Sequence[tuple[Sequence[int], int]]
 """Places, the newest last, and how many tokens before them are known to be the same."""
@@ -13,10 +16,12 @@ Found: TypeAlias = Sequence[tuple[Sequence[int], int]]
 _VOTERS = 10  # places that are asked how the text goes on
 _LONG = 8  # equal tokens, from which on no other places are looked for
 _FLOOR = 0.06  # survival below which a draft is not prolonged
+BORDER = -1
+"""Stands between the texts of a corpus."""
 
 
 class Corpus(Protocol):
-    """Tokens with an index. A negative token is a border."""
+    """Tokens with an index. ``BORDER`` stands between its texts."""
 
     @property
     def tokens(self) -> Sequence[int]: ...
@@ -60,46 +65,59 @@ class Follower:
         out: list[int] = []
         survival: list[float] = []
         cells: list[int] = []
-        if not self._lengths:
+        if not self._lengths or limit < 1:
             return out, survival, cells
         longest = max(self._lengths.values())
         voters = [place for place, length in self._lengths.items() if 2 * length >= longest]
         if len(voters) > 1:
             voters = sorted(voters, key=lambda place: (-self._lengths[place], -place))[:_VOTERS]
+        texts = [text for text in (self._text(place, limit) for place in voters) if text]
         chance = 1.0
-        for ahead in range(limit):
-            asked = len(voters)
-            token = self._vote(voters, out) if asked > 1 else self._at(voters[0] + ahead, out)
-            if token < 0:
+        while texts and len(out) < limit:
+            ahead = len(out)
+            if all(text == texts[0] for text in texts[1:]):
+                self._go_on(texts[0][ahead:], longest + ahead, len(texts), chance, rates, (out, survival, cells))
                 break
-            if asked > 1:
-                voters = [voter for voter in voters if self._at(voter + ahead, out) == token]
-            cell = cell_of(self._source, longest + ahead, asked, len(voters))
+            heads: list[int] = [text[ahead] for text in texts]
+            token = max(heads, key=heads.count)
+            cell = cell_of(self._source, longest + ahead, len(heads), heads.count(token))
             chance *= rates[cell]
             if out and chance < _FLOOR:
                 break
             out.append(token)
             survival.append(chance)
             cells.append(cell)
+            texts = [text for text in texts if text[ahead] == token and len(text) > ahead + 1]
         return out, survival, cells
 
-    def _vote(self, voters: Sequence[int], out: list[int]) -> int:
-        """The token that most voters go on with after ``out``, the first voter's among equals; -1: none."""
-        ahead = len(out)
-        votes: dict[int, int] = {}
-        for voter in voters:
-            token = self._at(voter + ahead, out)
-            votes[token] = votes.get(token, 0) + 1
-        votes.pop(-1, None)
-        return max(votes, key=votes.__getitem__, default=-1)
+    def _go_on(
+        self,
+        text: Sequence[int],
+        length: int,
+        voters: int,
+        chance: float,
+        rates: Sequence[float],
+        guess: tuple[list[int], list[float], list[int]],
+    ) -> None:
+        """Adds ``text``, on which all voters agree, as far as it is likely."""
+        cells = run_of_cells(self._source, length, voters > 1, len(text))
+        survival = list(accumulate((rates[cell] for cell in cells), mul, initial=chance))[1:]
+        count = len(text)
+        if survival and survival[-1] < _FLOOR:
+            count = max(not guess[0], bisect_right(survival, -_FLOOR, key=neg))
+        out, chances, kinds = guess
+        out += text[:count]
+        chances += survival[:count]
+        kinds += cells[:count]
 
-    def _at(self, place: int, out: list[int]) -> int:
-        """A copy that reaches the text's own end goes on with what it has copied itself."""
-        tokens = self.corpus.tokens
-        beyond = place - len(tokens)
-        if beyond < 0:
-            return tokens[place]
-        return out[beyond] if self._source == 0 and beyond < len(out) else -1
+    def _text(self, place: int, limit: int) -> Sequence[int]:
+        """What follows a place. A copy that reaches the text's own end goes on with what it has copied itself."""
+        text = self.corpus.tokens[place : place + limit]
+        if self._source:
+            return text[: text.index(BORDER)] if BORDER in text else text
+        if 0 < len(text) < limit:
+            text = (list(text) * (limit // len(text) + 1))[:limit]
+        return text
 
 
 _RECENT_PAIRS = 16

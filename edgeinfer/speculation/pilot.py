@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from edgeinfer.speculation.certainty import Price
 from edgeinfer.speculation.controller import Account, best_rate
@@ -47,6 +48,7 @@ class Seat:
     accepted: int = 0
     streak: int = 0
     failed: str = ""
+    guard: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     def why(self) -> str:
         """Why it did not draft more; empty where nothing held it back."""
@@ -76,14 +78,17 @@ class Pilot:
         self.leaving = False  # the pipeline, for a draft in the next step
         self.fresh = 0  # tokens of this step
         self.spent = 0.0  # seconds that drafting took in this step
+        self.thought = 0.0  # seconds that all else about it took
         self._seats = list(seats)
+        for seat in self._seats:
+            seat.guard = _Guard(self, seat)
         self._gone: list[Seat] = []
         self._vocab_size = vocab_size
         self._on_close = on_close
         self._grammar = grammar
         self._seat = self._seats[0] if self._seats else None  # whose offer it is
         self._steps = self._tokens = 0
-        self._seconds = self._plain_seconds = 0.0
+        self._seconds = self._plain_seconds = self._thought = 0.0
 
     @property
     def account(self) -> Account:
@@ -138,7 +143,7 @@ class Pilot:
 
     def rest(self) -> None:
         """No draft in this step."""
-        self.draft, self.leaving, self.fresh, self.spent = (), False, 0, 0.0
+        self.draft, self.leaving, self.fresh, self.spent, self.thought = (), False, 0, 0.0, 0.0
         for seat in self._seats:
             seat.offer = EMPTY
 
@@ -152,19 +157,23 @@ class Pilot:
             self._seat.accepted += accepted
         if not tokens:
             return
+        started = time.perf_counter()
         self._tokens += len(tokens)
         for seat in tuple(self._seats):
-            _follow_streak(seat, tokens[0])
+            if seat.account.parked:
+                _follow_streak(seat, tokens[0])
             seat.account.passed(len(tokens))
-            with _Guard(self, seat):
+            with seat.guard:
                 if seat is self._seat and self.draft and seat.price is not None:
                     verified = Draft(self.draft, seat.offer.survival[: len(self.draft)])
                     cast(Computing, seat.drafter).learn(verified, accepted)
                 seat.drafter.observe(tokens)
+        self.thought += time.perf_counter() - started
 
     def timed(self, seconds: float, plain: float) -> None:
         """The step took ``seconds``, a plain one takes ``plain``."""
         self._seconds += seconds
+        self._thought += self.thought
         self._plain_seconds += self.fresh * plain
 
     def report(self) -> Speculation:
@@ -173,11 +182,12 @@ class Pilot:
         speedup = self._plain_seconds / self._seconds if self._seconds and drafted else 1.0
         of_steps = max(0, self._tokens - 1)  # the first token comes of the prompt's pass
         reports = tuple(DrafterReport(each.drafter.name, each.drafted, each.accepted, each.why()) for each in seats)
-        return Speculation(self._steps, of_steps, speedup, _why(seats), reports)
+        controller = self._thought / self._seconds if self._seconds else 0.0
+        return Speculation(self._steps, of_steps, speedup, _why(seats), reports, controller)
 
     def close(self, output: Sequence[int]) -> None:
         for seat in tuple(self._seats):
-            with _Guard(self, seat):
+            with seat.guard:
                 seat.drafter.close()
         self._on_close(output)
 
@@ -191,13 +201,13 @@ class Pilot:
 
     def _forecast(self, seat: Seat, price: Price, limit: int, plain: float) -> Draft:
         survival: Sequence[float] = ()
-        with _Guard(self, seat):
+        with seat.guard:
             survival = cast(Computing, seat.drafter).forecast(limit)
         return Draft((), survival, prices=price.of(len(survival), plain)) if survival else EMPTY
 
     def _asked(self, seat: Seat, limit: int) -> Draft:
         draft = EMPTY
-        with _Guard(self, seat):
+        with seat.guard:
             draft = seat.drafter.propose(limit)
         if not draft.tokens:
             return EMPTY

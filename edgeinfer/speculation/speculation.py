@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -88,11 +89,16 @@ class Shared:
 
     def choose(self, candidates: Sequence[Candidate], depth: int) -> None:
         """Gives each pilot its draft for a step of all ``candidates``, whose texts are ``depth`` tokens long."""
-        pilot = next((each.pilot for each in candidates if each.pilot is not None), None)
-        if pilot is not None:
-            costs = self.costs[pilot.greedy]
-            plain = costs.plain(len(candidates), depth)
-            settle_drafts(candidates, Now(plain is not None, plain or 0.0, costs.ratios(depth)), self._bubble)
+        pilots = [each.pilot for each in candidates if each.pilot is not None]
+        if not pilots:
+            return
+        started = time.perf_counter()
+        costs = self.costs[pilots[0].greedy]
+        plain = costs.plain(len(candidates), depth)
+        settle_drafts(candidates, Now(plain is not None, plain or 0.0, costs.ratios(depth)), self._bubble)
+        took = (time.perf_counter() - started - sum(pilot.spent for pilot in pilots)) / len(pilots)
+        for pilot in pilots:
+            pilot.thought = took
 
     def settle(
         self, candidates: Sequence[Candidate], rows: int, depth: int, seconds: float, entered: bool, steady: bool

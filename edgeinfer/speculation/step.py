@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edgeinfer.speculation.controller import admit
 from edgeinfer.speculation.drafter import Draft
 from edgeinfer.speculation.pilot import Pilot
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidate:
     """A decoding request in a step: ``pipelined``: its last token is still being computed."""
 
@@ -19,7 +19,7 @@ class Candidate:
     pipelined: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Now:
     """What a step of so many sequences costs now: seconds of a plain one, if that is known, and ratios by rows."""
 
@@ -44,6 +44,8 @@ def settle_drafts(candidates: Sequence[Candidate], now: Now, bubble: float) -> N
         return
     margin = max(offer.pilot.account.margin for offer in offers)
     _admit(offers, sequences, now, margin)
+    if not any(offer.length for offer in offers):
+        return
     if any(offer.length and offer.pilot.forecasting for offer in offers):
         for offer in offers:
             if offer.length and offer.pilot.forecasting and not offer.candidate.pipelined:
@@ -67,7 +69,7 @@ def _offer(candidate: Candidate, now: Now) -> Offer | None:
         return None
     draft = candidate.pilot.offer(candidate.room, now)
     if candidate.pipelined and draft.tokens:  # its first token is being computed already
-        draft = replace(draft, tokens=draft.tokens[1:], survival=draft.survival[1:])
+        draft = Draft(draft.tokens[1:], draft.survival[1:])
     return Offer(candidate, candidate.pilot, draft) if draft.survival else None
 
 

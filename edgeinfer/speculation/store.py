@@ -6,6 +6,7 @@ import logging
 import os
 import zlib
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,46 +14,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeinfer.speculation.matches import Found
+from edgeinfer.speculation.matches import BORDER, Found
 
 CAPACITY = 262_144
 """Tokens kept; the oldest half goes when there are more."""
-_BORDER = -1
 _LEAST = 8  # tokens of an output that is worth keeping
 _LEAD = 3  # tokens of the prompt kept before an output, so that its beginning can be found
 _RECENT = 12
 _MAGIC = b"edgeinfer outputs 1\n"
 _FACTOR = 0x2545F4914F6CDD1D
 _WORD = 2**64 - 1
+_FILTER_BITS = 20
 _log = logging.getLogger(__name__)
 
 
 class Snapshot:
-    """The store at one time, as a corpus: triples of tokens in a sorted table."""
+    """The store at one time, as a corpus: triples of tokens in a sorted table, behind a filter."""
 
     def __init__(self, tokens: NDArray[np.int32]) -> None:
         self._array = tokens
         self.tokens: Sequence[int] = array("i", tokens.tobytes())
         wide = tokens.astype(np.uint64)  # a border becomes a number that no token is
         hashes = _hashed(wide[:-2], wide[1:-1], wide[2:]) if len(tokens) > 2 else np.empty(0, np.uint64)
-        self._order = np.argsort(hashes, kind="stable").astype(np.int32)
-        self._hashes = hashes[self._order]
+        order = np.argsort(hashes, kind="stable").astype(np.int32)
+        self._order = array("i", order.tobytes())
+        self._hashes = array("Q", hashes[order].tobytes())
+        seen = np.zeros(1 << _FILTER_BITS, np.uint8)
+        seen[hashes >> np.uint64(64 - _FILTER_BITS)] = 1
+        self._seen = seen.tobytes()
 
     @property
     def array(self) -> NDArray[np.int32]:
         return self._array
 
     def places(self, tail: Sequence[int]) -> Found:
-        if len(tail) < 3 or not len(self._hashes):
+        if len(tail) < 3:
             return ()
         wanted = _hashed(*tail) & _WORD
-        start, stop = np.searchsorted(self._hashes, np.asarray((wanted, wanted + 1), np.uint64)).tolist()
-        start = max(start, stop - _RECENT)
+        if not self._seen[wanted >> (64 - _FILTER_BITS)]:
+            return ()
+        stop = bisect_right(self._hashes, wanted)
+        start = max(bisect_left(self._hashes, wanted), stop - _RECENT)
         wanted_tokens = array("i", tail)
-        found = [
-            place + 3 for place in self._order[start:stop].tolist() if self.tokens[place : place + 3] == wanted_tokens
-        ]
-        return ((found, 3),)
+        found = [place + 3 for place in self._order[start:stop] if self.tokens[place : place + 3] == wanted_tokens]
+        return ((found, 3),) if found else ()
 
 
 class OutputStore:
@@ -70,7 +75,7 @@ class OutputStore:
     def add(self, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Keeps an output, with the last tokens of its prompt before it."""
         if len(output) >= _LEAST:
-            self._new += [_BORDER, *prompt[-_LEAD:], *output]
+            self._new += [BORDER, *prompt[-_LEAD:], *output]
             self._changed = True
 
     def snapshot(self) -> Snapshot:

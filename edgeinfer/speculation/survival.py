@@ -37,6 +37,20 @@ def cell_of(source: int, length: int, voters: int, votes: int) -> int:
     return _CELLS * source + _LENGTH_CELL[min(length, LONGEST) - 1] + agreement
 
 
+_MOST = 64  # tokens of a draft
+_RUNS = [
+    [[cell_of(source, length, voters, voters) for length in range(1, LONGEST + _MOST + 1)] for voters in (1, 2)]
+    for source in range(len(SOURCES))
+]
+
+
+def run_of_cells(source: int, length: int, several: bool, count: int) -> list[int]:
+    """The cells of ``count`` guesses one after the other, the first after ``length`` equal tokens, on which a lone
+    place or all of several agree."""
+    start = min(length, LONGEST) - 1
+    return _RUNS[source][several][start : start + count]
+
+
 class Survival:
     """The rates of all cells. A text has its own, which starts from the shared one and is folded into it at the end."""
 

@@ -27,6 +27,7 @@ from edgeinfer.speculation.survival import Survival
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Finished, SamplingParams
 from tests.generation.fakes import FakeTokenizer, ids_of
+from tests.generation.identity import PROMPTS, TOGETHER, compare
 from tests.speculation.drafters import Eager, chance, eager, only
 from tests.tiny import tiny_gguf
 
@@ -91,6 +92,19 @@ def prompts(tokenizer: Tokenizer) -> Iterator[list[int]]:
         lines = "\n".join(f"{number}. the {source.choice(words)} and the {source.choice(words)}" for number in range(8))
         yield tokenizer.encode(f"Copy this list:\n{lines}\n\nCopy:\n{lines}\n\nCopy:\n", add_bos=tokenizer.add_bos)
     yield tokenizer.encode("Once upon a time there was", add_bos=tokenizer.add_bos)
+
+
+@needs_invariance
+@pytest.mark.real_model
+def test_greedy_text_is_the_same_alone_and_in_a_batch(real: Path) -> None:
+    """Some of the 200 prompts that ``identity`` plays in full."""
+    seed = random.SystemRandom().randrange(1000)
+    print(f"seed {seed}")
+    numbers = random.Random(seed).sample(range(PROMPTS), TOGETHER)
+    open_backend = lambda: MLXBackend.load(real, context=1024)  # noqa: E731
+    found = compare(open_backend, _tokenizer(real), always_suffix, numbers, tokens=64)
+    assert found.different == []
+    assert found.drafted > 0
 
 
 @needs_invariance

@@ -15,9 +15,9 @@ from edgeinfer.speculation.step import Candidate
 Curve = dict[int, float]
 CURVES: dict[str, Curve] = {
     # This engine's own kernels, SmolLM2-135M Q4_1, two threads of an AMD Zen 4.
-    "native": {1: 1.0, 2: 1.34, 4: 1.6, 8: 1.9, 16: 3.4, 32: 6.5, 64: 12.0},
+    "native": {1: 1.0, 2: 1.01, 3: 1.08, 4: 1.2, 5: 1.32, 6: 1.43, 8: 1.64, 12: 2.2, 16: 2.7, 32: 4.82, 64: 9.27},
     # llama.cpp on the same machine, model and threads.
-    "llama.cpp": {1: 1.0, 2: 1.9, 4: 2.45, 8: 4.0, 16: 7.2, 32: 13.0, 64: 25.0},
+    "llama.cpp": {1: 1.0, 2: 1.6, 3: 1.95, 4: 2.3, 8: 3.72, 16: 6.67, 32: 12.74, 64: 23.38},
     # Published: an M4 Pro with 8-bit weights, and an M3 Max with MLX's own 4-bit kernels, whose curve has steps.
     "m4-pro-8bit": {1: 1.0, 2: 1.05, 4: 1.1, 5: 1.14, 6: 1.43, 8: 1.71, 16: 2.5, 32: 2.6, 33: 5.1, 64: 5.2},
     "m3-max-4bit": {1: 1.0, 2: 1.0, 4: 1.28, 6: 2.04, 8: 2.5, 9: 3.1, 12: 3.9, 32: 3.97, 33: 7.8, 64: 7.9},
