@@ -73,6 +73,7 @@ class Log:
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=64)
         self._level = 0
+        self.observer: Callable[[str], None] = lambda line: None
 
     def write(self, level: int, text: bytes, _: object) -> None:
         """A ``ggml_log_callback``: one message, or more of the last one."""
@@ -83,6 +84,7 @@ class Log:
                 self._lines.append(line)
         elif self._level in (self._WARNING, self._ERROR):
             self._lines.append(self._lines.pop() + line)
+        self.observer(line)
         _logger.debug("%s", line)
 
     def reason(self) -> str:
