@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,13 @@ import click
 
 from edgeinfer.cli.progress import counting, download_progress
 from edgeinfer.cli.tables import table, width
-from edgeinfer.errors import BadInput, BadRequest
+from edgeinfer.cli.texts import read_text
+from edgeinfer.errors import BadRequest
 from edgeinfer.sanitize import sanitize
 
 if TYPE_CHECKING:
     from edgeinfer.evaluation.model import EvaluatedModel
     from edgeinfer.evaluation.scores import Divergence
-
-_MOST_TEXT = 256 << 20  # bytes
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,7 +60,7 @@ def ppl(model: str, text: str | None, backend: str, window: int, windows: int, t
     from edgeinfer.evaluation.measures import perplexity
 
     evaluated = _resolve(model)
-    cut = texts.windows(_text(text), evaluated.tokenizer, window, windows)
+    cut = texts.windows(read_text(text), evaluated.tokenizer, window, windows)
     loaded = evaluated.load(backend, window, threads)
     with counting("perplexity") as on_progress:
         found = perplexity(Side(model, loaded), cut, on_progress)
@@ -109,7 +107,7 @@ def kld(
         path=_resolve(against).path if against else None, backend=against_backend or "", kv=(kv_a or "", kv_b or "")
     )
     evaluated = _resolve(model)
-    cut = texts.windows(_text(text), evaluated.tokenizer, window, windows)
+    cut = texts.windows(read_text(text), evaluated.tokenizer, window, windows)
     with counting("divergence") as on_progress:
         found = divergence_from(reference, evaluated, cut, backend, threads, on_progress)
     if as_json:
@@ -196,7 +194,7 @@ def kv(
 
     wanted = checked_formats(formats.split(",") if formats else CHOSEN)
     evaluated = _resolve(model)
-    cut = texts.windows(_text(text), evaluated.tokenizer, window, windows)
+    cut = texts.windows(read_text(text), evaluated.tokenizer, window, windows)
     with counting("formats") as on_progress:
         rows = compare_formats(evaluated.path, wanted, cut, threads, on_progress)
     click.echo(json.dumps([row.to_json() for row in rows]) if as_json else formats_table(rows))
@@ -209,22 +207,6 @@ def _resolve(model: str) -> EvaluatedModel:
 
     with download_progress() as on_progress:
         return EvaluatedModel.of(resolve(model, load_settings(), on_progress=on_progress).path)
-
-
-def _text(name: str | None) -> str | None:
-    """A file's text, or stdin's. Raises BadInput for what is no text."""
-    if name is None:
-        return None
-    try:
-        with sys.stdin.buffer if name == "-" else Path(name).open("rb") as file:
-            data = file.read(_MOST_TEXT + 1)
-        if len(data) > _MOST_TEXT:
-            raise BadInput(f"{name}: more than {_MOST_TEXT >> 20} MiB of text; cut it, or use fewer windows")
-        return data.decode()
-    except OSError as error:
-        raise BadInput(f"{name}: {error.strerror}; give a text file, or - for stdin") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: byte {error.start} is not UTF-8; convert the text first") from None
 
 
 def _lengths(text: str) -> list[int]:

@@ -113,14 +113,15 @@ def download_progress(as_json: bool = False) -> Iterator[Lines | Bar | Json]:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """An ``on_progress`` of tokens done and tokens in all: a bar on a terminal, nothing elsewhere."""
+def counting(what: str, unit: str = "tokens") -> Iterator[Callable[[int, int], None]]:
+    """An ``on_progress`` of things done and things in all: a bar on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
     from tqdm import tqdm
 
-    with tqdm(desc=what, unit=" tokens", leave=False, dynamic_ncols=True, file=sys.stderr) as bar:
+    scaled = unit == "B"
+    with tqdm(desc=what, unit=f" {unit}", unit_scale=scaled, leave=False, dynamic_ncols=True, file=sys.stderr) as bar:
 
         def show(done: int, total: int) -> None:
             bar.total = total

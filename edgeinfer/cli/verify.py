@@ -34,7 +34,7 @@ def command(name: str, as_json: bool) -> None:
     model = library.find(name)
     if model is None:
         raise ModelNotFound(f"{name} is not on this machine; fetch it with: edgeinfer pull {name}")
-    with open_model(model.path) as file, counting("verify") as on_progress:
+    with open_model(model.path) as file, counting("verify", "B") as on_progress:
         report = verify(file, model.sha256, on_progress)
     if as_json:
         row = asdict(report) | {"whole": report.whole}

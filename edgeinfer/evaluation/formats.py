@@ -9,11 +9,11 @@ from pathlib import Path
 
 from edgeinfer.cache.formats import EXACT, FORMATS, KVFormat
 from edgeinfer.cache.kv import KVShape
+from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadRequest
 from edgeinfer.evaluation.measures import divergences
 from edgeinfer.evaluation.rounded import RoundedModel
 from edgeinfer.evaluation.scores import Divergence
-from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.loading.registry import build
 from edgeinfer.nn.tensors import Outline
 
@@ -75,7 +75,7 @@ def compare_formats(
         found = divergences(model.side(EXACT), sides, windows, 0, on_progress)
     finally:
         model.backend.close()
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         shapes = [shape for shape in build(file, Outline).kv_shapes if isinstance(shape, KVShape)]
     whole = sum(EXACT.row_bytes(shape.head_dim) * shape.kv_heads for shape in shapes)
     costs = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgeinfer.backends import choose
 from edgeinfer.backends.base import Backend
-from edgeinfer.formats.gguf import open_gguf
+from edgeinfer.converted.opening import open_model
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 
 
@@ -21,11 +21,11 @@ class EvaluatedModel:
     @classmethod
     def of(cls, path: Path) -> EvaluatedModel:
         """Raises what opening the file raises, or its tokenizer."""
-        with open_gguf(path) as file:
+        with open_model(path) as file:
             return cls(path, Tokenizer.from_gguf(file.metadata, file.path, file.field_offset))
 
     def load(self, backend: str = "auto", context: int = 0, threads: int = 0) -> Backend:
         """Raises what choosing and loading a backend raise."""
-        with open_gguf(self.path) as file:
+        with open_model(self.path) as file:
             choice = choose(file, backend)
         return choice.load(self.path, context, threads)

@@ -43,7 +43,7 @@ def words(q: np.ndarray, bits: int) -> np.ndarray:
 
 def mlx_folder(mode: str, bits: int, group: int) -> tuple[dict[str, Any], Callable[..., Made]]:
     def make(random: np.random.Generator, shape: tuple[int, int]) -> Made:
-        weights = mx.array(random.standard_normal(shape).astype(np.float32)).astype(mx.bfloat16)
+        weights = mx.array(0.1 * random.standard_normal(shape).astype(np.float32)).astype(mx.bfloat16)
         parts = mx.quantize(weights, group_size=group, bits=bits, mode=mode)
         decoded = mx.dequantize(*(each.astype(mx.float32) if each.dtype == mx.bfloat16 else each for each in parts),
                                 group_size=group, bits=bits, mode=mode)  # fmt: skip

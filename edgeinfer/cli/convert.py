@@ -1,0 +1,117 @@
+"""``edgeinfer convert``: a model in another form."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeinfer.cli.progress import counting
+from edgeinfer.cli.tables import facts, width
+from edgeinfer.cli.terminal import note
+from edgeinfer.cli.texts import read_text
+from edgeinfer.errors import BadRequest, ModelNotFound
+
+if TYPE_CHECKING:
+    from edgeinfer.conversion.importance import Importance
+    from edgeinfer.evaluation.model import EvaluatedModel
+    from edgeinfer.evaluation.scores import Divergence
+
+_WINDOW = 256
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--to", "form", default="F16", help="F16 (the default), BF16, F32, keep, or a quantization: Q4_K_M …")
+@click.option("--text", help="A text for the importance matrix, - for stdin: what the model is used for.")
+@click.option("--kl/--no-kl", default=True, help="Compare the result with SRC. Default: --kl.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: physical cores.")
+@click.option("--force", is_flag=True, help="Replace DST where it exists.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def command(
+    source: str, target: Path, form: str, text: str | None, kl: bool, threads: int, force: bool, as_json: bool
+) -> None:
+    """Write SRC, a folder of safetensors or a GGUF file, as the GGUF file DST.
+
+    "keep" leaves every block as it is that GGUF can hold. Quantizing is llama.cpp's; --text gives it an importance
+    matrix from a text, which the smallest forms need. The size and the distance from SRC are printed.
+    """
+    from edgeinfer import library
+    from edgeinfer.conversion.quantizing import FILE_TYPES, NEED_IMPORTANCE, described, quantize
+    from edgeinfer.conversion.writing import FLOATS, check_installed, write_gguf
+    from edgeinfer.converted.opening import open_model
+    from edgeinfer.evaluation.model import EvaluatedModel
+
+    form = "keep" if form.lower() == "keep" else form.upper()
+    if form not in (*FLOATS, *FILE_TYPES, "keep"):
+        raise BadRequest(f"--to {form!r:.20}: expected {', '.join(FLOATS)}, keep, {', '.join(FILE_TYPES)}", "to")
+    if form in NEED_IMPORTANCE and text is None:
+        raise BadRequest(f"{form} needs to know which weights matter: give a text with --text FILE", "text")
+    model = library.find(source)
+    if model is None:
+        raise ModelNotFound(f"{source} is not on this machine; fetch it with: edgeinfer pull {source}")
+    if target.exists() and not force:
+        raise BadRequest(f"{target} exists; give another name or --force", "target")
+    if target.resolve() in {file.resolve() for file in model.files}:
+        raise BadRequest(f"{target} is SRC itself; give another name", "target")
+    check_installed()
+    cores = threads or os.cpu_count() or 1
+    words = read_text(text) if text is not None else None
+    evaluated = EvaluatedModel.of(model.path)
+    with TemporaryDirectory(prefix=".edgeinfer-", dir=target.parent) as folder:
+        whole = model.path
+        with open_model(model.path) as file:
+            weights = sum(math.prod(info.shape) for info in file.tensors.values())
+            if form not in FILE_TYPES or model.path.is_dir():
+                whole = target if form not in FILE_TYPES else Path(folder) / "whole.gguf"
+                with counting("write", "B") as on_progress:
+                    write_gguf(file, whole, form if form not in FILE_TYPES else "F16", on_progress)
+        if form in FILE_TYPES:
+            importance = _importance(whole, words, evaluated, cores)
+            with counting("quantize", "tensors") as on_progress:
+                quantize(whole, target, form, importance, cores, on_progress)
+        found = _distance(evaluated, target, threads) if kl else None
+    row = {
+        "path": str(target), "size": target.stat().st_size, "form": form, "source_size": model.size,
+        "kl": found.mean if found else None, "kl_error": found.error if found else None,
+        "same_best_token": found.top if found else None,
+    }  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(row))
+        return
+    rows = [("file", str(target)), ("size", described(target, weights))]
+    if found:
+        same = f"{100 * found.top:.2f} % same best token"
+        rows.append(("mean KL", f"{found.mean:.6f} nats ± {found.error:.6f} from SRC, {same}"))
+    click.echo(facts(rows, width()))
+
+
+def _importance(path: Path, text: str | None, evaluated: EvaluatedModel, threads: int) -> Importance | None:
+    from edgeinfer.conversion.importance import importance
+    from edgeinfer.evaluation import texts
+
+    if text is None:
+        return None
+    windows = texts.windows(text, evaluated.tokenizer, _WINDOW)
+    note(f"importance of columns over {len(windows)} windows of {_WINDOW} tokens")
+    with counting("importance", "windows") as on_progress:
+        return importance(path, windows, threads, on_progress)
+
+
+def _distance(source: EvaluatedModel, target: Path, threads: int) -> Divergence:
+    """KL(SRC || DST) over our own texts, each on the engine that `run` would choose."""
+    from edgeinfer.evaluation import texts
+    from edgeinfer.evaluation.divergence import Reference, divergence_from
+    from edgeinfer.evaluation.model import EvaluatedModel
+
+    windows = texts.windows(None, source.tokenizer, _WINDOW, 2)
+    reference = Reference(path=source.path)
+    made = EvaluatedModel(target, source.tokenizer)
+    with counting("compare") as on_progress:
+        return divergence_from(reference, made, windows, "auto", threads, on_progress)
