@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: physical cores.")
 @click.option("--rounds", type=click.IntRange(1), default=5, help="Measurements of each figure. Default: 5.")
 @click.option("--tokens", type=click.IntRange(8, 1024), default=192, help="Tokens of each answer. Default: 192.")
+@click.option("--draft-model", default="", metavar="MODEL", help="A second, smaller model to compare.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of tables.")
-def command(model: str, backend: str, threads: int, rounds: int, tokens: int, as_json: bool) -> None:
+def command(model: str, backend: str, threads: int, rounds: int, tokens: int, draft_model: str, as_json: bool) -> None:
     """Measure what drafts are worth with MODEL (default: the starter model), in turn with plain decoding.
 
     "suffix" drafts from the text alone, "suffix + store" from earlier answers as well, which after the first round hold
-    the very same one: a job that is repeated. What is learned of this machine's costs is kept for later runs.
+    the very same one: a job that is repeated; what else the model has drafts beside them. "worst" is the least speedup
+    over any 512 tokens in a row, "thinking" the share of time that choosing drafts took. What is learned of this
+    machine's costs is kept for later runs.
     """
     from edgeinfer.bench.speculation import bench_speculation
     from edgeinfer.hub.sources import resolve
@@ -36,6 +39,7 @@ def command(model: str, backend: str, threads: int, rounds: int, tokens: int, as
     settings = load_settings()
     with download_progress() as on_progress:
         files = resolve(model or settings.model, settings, on_progress=on_progress)
+        draft = resolve(draft_model, settings, on_progress=on_progress).path if draft_model else None
     measured = bench_speculation(
         files.path,
         name=files.name,
@@ -44,6 +48,7 @@ def command(model: str, backend: str, threads: int, rounds: int, tokens: int, as
         rounds=rounds,
         tokens=tokens,
         folder=settings.paths.measured,
+        draft_model=draft,
         on_step=note,
     )
     click.echo(json.dumps(measured.to_json()) if as_json else tables_of(measured))
@@ -64,10 +69,10 @@ def tables_of(measured: Measured) -> str:
         frozenset((0, 1, 2)),
     )
     tasks = table(
-        ("task", "drafter", "speedup", "tokens a step", "accepted", "text", "held back"),
+        ("task", "drafter", "speedup", "worst", "tokens a step", "accepted", "text", "thinking", "held back"),
         [_row(outcome) for outcome in measured.outcomes],
         width(),
-        frozenset((2, 3, 4)),
+        frozenset((2, 3, 4, 5, 7)),
     )
     head = f"{measured.model} on {measured.backend}, {measured.rounds} rounds\n"
     head += f"{machine.cpu}, {machine.cores} cores, load {machine.load:.1f} as the bench ended"
@@ -79,9 +84,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         outcome.task,
         outcome.drafter,
         _spread(outcome.speedup),
+        f"{outcome.worst:.2f}",
         f"{outcome.tokens_per_step:.2f}",
         f"{outcome.accepted}/{outcome.drafted}",
         "same" if outcome.same else "differs",
+        f"{outcome.controller:.1%}",
         outcome.why,
     )
 

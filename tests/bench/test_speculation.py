@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.bench.speculation import DRAFTERS, ROWS, TASKS, bench_speculation
+from edgeinfer.bench.speculation import ROWS, SCHEMA_TASK, STORE, SUFFIX, TASKS, bench_speculation, worst_window
 from edgeinfer.cli.benchspeculation import tables_of
 from tests.tiny import tiny_gguf
 
@@ -25,15 +25,17 @@ def test_the_curve_and_every_task_with_every_drafter(tiny: Path, tmp_path: Path)
     assert tuple(measured.verify) == ROWS
     assert all(spread.low > 0 and spread.count == 3 for spread in measured.verify.values())
     assert [(each.task, each.drafter) for each in measured.outcomes] == [
-        (task, drafter) for task in TASKS for drafter in DRAFTERS
+        *((task, drafter) for task in TASKS for drafter in (SUFFIX, STORE, "layer_skip")),
+        *((SCHEMA_TASK, drafter) for drafter in (SUFFIX, "structured")),
     ]
+    assert all(each.worst > 0 and 0 <= each.controller < 1 for each in measured.outcomes)
     assert all(each.same for each in measured.outcomes)
     assert all(each.accepted <= each.drafted for each in measured.outcomes)
-    stored = [each for each in measured.outcomes if each.drafter == DRAFTERS[1]]
+    stored = [each for each in measured.outcomes if each.drafter == STORE]
     assert sum(each.accepted for each in stored) > 0
-    assert doing == ["verifying rows", *TASKS]
+    assert doing == ["verifying rows", *TASKS, SCHEMA_TASK]
     shown = tables_of(measured)
-    for word in (*TASKS, *DRAFTERS, "same", "rows", "speedup"):
+    for word in (*TASKS, SCHEMA_TASK, SUFFIX, STORE, "layer_skip", "same", "worst", "rows", "speedup"):
         assert word in shown
     assert len(list(tmp_path.glob("*.json"))) == 1
 
@@ -50,3 +52,12 @@ def test_it_is_a_command_of_its_own_beside_bench(tiny: Path) -> None:
     assert set(json.loads(done.stdout)) == {"model", "backend", "machine", "rounds", "verify", "outcomes"}
     assert "bench speculation [OPTIONS] [MODEL]" in run("speculation", "--help").stdout
     assert "--against" in run("--help").stdout
+
+
+def test_the_worst_window_is_the_slowest_stretch_of_the_usual_round() -> None:
+    plain = {number: [float(token) for token in range(2000)] for number in range(3)}
+    slow = [token * 0.5 if token < 1000 else 500 + (token - 1000) * 1.25 for token in range(2000)]
+    assert worst_window(plain, {number: slow for number in range(3)}) == pytest.approx(0.8)
+    assert worst_window(plain, {0: slow, 1: plain[0], 2: plain[0]}) == pytest.approx(1.0)
+    assert worst_window({0: [0, 1, 2]}, {0: [0, 0.5, 1.0]}) == pytest.approx(2.0)
+    assert worst_window({0: [0]}, {0: [0]}) == 1.0
