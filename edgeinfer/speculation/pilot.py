@@ -77,8 +77,8 @@ class Pilot:
         self.draft: Sequence[int] = ()  # to verify in this step
         self.leaving = False  # the pipeline, for a draft in the next step
         self.fresh = 0  # tokens of this step
-        self.spent = 0.0  # seconds that drafting took in this step
-        self.thought = 0.0  # seconds that all else about it took
+        self.spent = self.drafting = 0.0  # seconds that drafting took in this step, and of these on this thread
+        self.thought = 0.0  # seconds of this thread that all else about it took
         self._seats = list(seats)
         for seat in self._seats:
             seat.guard = _Guard(self, seat)
@@ -130,9 +130,9 @@ class Pilot:
         seat = self._seat
         assert seat is not None
         assert seat.price is not None
-        started = time.perf_counter()
+        started, thought = time.perf_counter(), time.thread_time()
         seat.offer = self._asked(seat, length)
-        self.spent = time.perf_counter() - started
+        self.spent, self.drafting = time.perf_counter() - started, time.thread_time() - thought
         seat.price.learn(max(1, len(seat.offer.tokens)), self.spent, plain)
         return seat.offer
 
@@ -143,7 +143,7 @@ class Pilot:
 
     def rest(self) -> None:
         """No draft in this step."""
-        self.draft, self.leaving, self.fresh, self.spent, self.thought = (), False, 0, 0.0, 0.0
+        self.draft, self.leaving, self.fresh, self.spent, self.drafting, self.thought = (), False, 0, 0.0, 0.0, 0.0
         for seat in self._seats:
             seat.offer = EMPTY
 
@@ -157,7 +157,7 @@ class Pilot:
             self._seat.accepted += accepted
         if not tokens:
             return
-        started = time.perf_counter()
+        started = time.thread_time()
         self._tokens += len(tokens)
         for seat in tuple(self._seats):
             if seat.account.parked:
@@ -168,7 +168,7 @@ class Pilot:
                     verified = Draft(self.draft, seat.offer.survival[: len(self.draft)])
                     cast(Computing, seat.drafter).learn(verified, accepted)
                 seat.drafter.observe(tokens)
-        self.thought += time.perf_counter() - started
+        self.thought += time.thread_time() - started
 
     def timed(self, seconds: float, plain: float) -> None:
         """The step took ``seconds``, a plain one takes ``plain``."""

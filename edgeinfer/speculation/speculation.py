@@ -92,11 +92,11 @@ class Shared:
         pilots = [each.pilot for each in candidates if each.pilot is not None]
         if not pilots:
             return
-        started = time.perf_counter()
+        started = time.thread_time()
         costs = self.costs[pilots[0].greedy]
         plain = costs.plain(len(candidates), depth)
         settle_drafts(candidates, Now(plain is not None, plain or 0.0, costs.ratios(depth)), self._bubble)
-        took = (time.perf_counter() - started - sum(pilot.spent for pilot in pilots)) / len(pilots)
+        took = (time.thread_time() - started - sum(pilot.drafting for pilot in pilots)) / len(pilots)
         for pilot in pilots:
             pilot.thought = took
 
