@@ -8,8 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from edgeinfer.batch.job import BatchProgress, BatchResult, Job, Run
+from edgeinfer.batch.book import Book
+from edgeinfer.batch.job import BatchProgress, BatchResult, Job
 from edgeinfer.batch.plan import BatchPlan, plan
+from edgeinfer.batch.run import Run
 from edgeinfer.errors import BadInput, BadRequest
 from edgeinfer.generation.options import Options
 from edgeinfer.hub.sources import Progress
@@ -58,9 +60,10 @@ def run_batch(
     with ExitStack() as stack:
         if isinstance(model, LLM):
             given = model
-            return Run(job, lambda: given, given.name, on_progress).work()
+            return Run(Book(job, given.name, on_progress), lambda: given).work()
         name = model or load_settings().model
-        return Run(job, lambda: stack.enter_context(load(name, **(load_options or {}))), name, on_progress).work()
+        book = Book(job, name, on_progress)
+        return Run(book, lambda: stack.enter_context(load(name, **{"isolate": True, **(load_options or {})}))).work()
 
 
 def plan_batch(
