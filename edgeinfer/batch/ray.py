@@ -25,6 +25,7 @@ from edgeinfer.batch.run import RowOutlet, answer
 from edgeinfer.batch.shapes import error_line
 from edgeinfer.errors import BackendUnavailable, BadRequest, ContextLimit, TemplateFailed
 from edgeinfer.generation.options import Options
+from edgeinfer.hub.sources import resolve
 from edgeinfer.llm import load
 from edgeinfer.settings import load_settings
 from edgeinfer.types import Reply
@@ -66,7 +67,10 @@ def run_batch(
     job = Job(Path(input), Path(output), options, raw, ordered, on_error, max_rows, receipts)
     name = model or load_settings().model
     fingerprint = job.fingerprint(name)
-    worker = (job, fingerprint, name, {"threads": max(1, int(cpus)), **(load_options or {})})
+    loading = dict(load_options or {})
+    resolve(name, load_settings(), on_progress=loading.pop("on_progress", None))
+    loading["threads"] = loading.get("threads") or max(1, int(cpus))
+    worker = (job, fingerprint, name, loading)
     with Book(job, name, on_progress) as book:
         rows = by_prefix(book.todo())
         while not book.halted() and (part := list(islice(rows, ROWS_A_ROUND))):
@@ -92,7 +96,7 @@ def _answers(
         RowWorker,
         fn_constructor_args=worker,
         batch_size=ROWS_A_TASK,
-        concurrency=min(workers, len(rows)),
+        compute=data.ActorPoolStrategy(size=min(workers, len(rows))),
         num_cpus=cpus,
         num_gpus=gpus or None,
     )
@@ -145,5 +149,7 @@ def _ray_data() -> Any:
     if not ray.is_initialized():
         ray.init(logging_level=logging.ERROR, log_to_driver=False)
     context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    context.enable_progress_bars = context.print_on_execution_start = False
+    for name in ("ray", "ray.data"):  # the batch tells of its own progress
+        logging.getLogger(name).setLevel(logging.ERROR)
     return ray.data

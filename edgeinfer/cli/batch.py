@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,6 +40,7 @@ ROWS_FAILED = 3  # exit code
 )
 @click.option("--max-rows", type=click.IntRange(1), help="Only the first rows of the input.")
 @click.option("--receipts", is_flag=True, help="Put into every answer what it was made of, for `edgeinfer replay`.")
+@click.option("--ray", "workers", type=click.IntRange(1), help="Through Ray, with so many engines (edgeinfer[ray]).")
 @click.option("--json-progress", is_flag=True, help="Progress as JSON lines on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @model_options
@@ -52,6 +54,7 @@ def command(
     on_error: str,
     max_rows: int | None,
     receipts: bool,
+    workers: int | None,
     json_progress: bool,
     quiet: bool,
     model: str,
@@ -65,11 +68,11 @@ def command(
     Stop it at any moment and give the same command again: it goes on where it was. Rows that fail go to
     NAME.errors.jsonl beside the output, and the exit code is 3.
     """
-    from edgeinfer.batch import plan_batch, run_batch
+    from edgeinfer import batch
 
     if plan:
         with download_progress() as on_progress:
-            planned = plan_batch(
+            planned = batch.plan_batch(
                 source, model, context=context, raw=raw, max_rows=max_rows, on_progress=on_progress, params=params
             )
         click.echo(sanitize(_planned(planned)))
@@ -77,8 +80,13 @@ def command(
     if output is None:
         raise BadRequest("no output: give -o FILE, or --plan to see what the batch would take", "output")
     show = _Json() if json_progress else _Silent() if quiet else _Line()
+    run: Any = batch.run_batch
+    if workers is not None:
+        from edgeinfer.batch import ray
+
+        run = partial(ray.run_batch, workers=workers)
     with download_progress() as on_progress, _told_of_ctrl_c():
-        result = run_batch(
+        result = run(
             source,
             output,
             model,
