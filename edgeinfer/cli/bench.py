@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +26,14 @@ if TYPE_CHECKING:
 
 
 class _Bench(click.Command):
-    """``bench MODEL``, and ``bench speculation MODEL``, which is a command of its own."""
+    """``bench MODEL``, and ``bench speculation MODEL`` and ``throughput``, which are commands of their own."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args[:1] == ["speculation"]:
-            from edgeinfer.cli.benchspeculation import command as speculation
-
-            return speculation.make_context(f"{info_name} speculation", args[1:], parent, **extra)
+        if args[:1] in (["speculation"], ["throughput"]):
+            other: click.Command = import_module(f"edgeinfer.cli.bench{args[0]}").command
+            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -53,7 +53,7 @@ def command(model: str, against: tuple[str, ...], quick: bool, as_json: bool, **
 
     A ratio says how many times better edgeinfer is, taken round by round: its median, and half of its range. llama.cpp
     runs with the same file and threads, with flash attention on and off; the better one counts.
-    `edgeinfer bench speculation MODEL` measures what drafts are worth.
+    `edgeinfer bench speculation MODEL` measures what drafts are worth, `bench throughput MODEL` what batches are.
     """
     from edgeinfer.bench.plan import checked_peers
     from edgeinfer.bench.run import bench
