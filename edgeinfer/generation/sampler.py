@@ -73,7 +73,26 @@ class Sampler:
             if self._device_bias is None:
                 self._device_bias = xp.array(self._bias)
             row = row + self._device_bias
-        return sampling.choose(xp, row, self.params, self.seed, position)
+        token = self._sample_natively(row, position)
+        return sampling.choose(xp, row, self.params, self.seed, position) if token is None else token
+
+    def _sample_natively(self, row: Any, position: int) -> Any:
+        """What ``sampling.choose`` gives, as one operation; None where that has no native form."""
+        params = self.params
+        if params.greedy or not params.top_k or params.top_n_sigma > 0:
+            return None
+        from edgeinfer import ops  # with mlx, which only such a backend has imported by now
+
+        return ops.sample(
+            row,
+            sampling.uniform(self.seed, position),
+            top_k=params.top_k,
+            temperature=params.temperature,
+            typical_p=params.typical_p,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            xtc_threshold=params.xtc_threshold if sampling.crosses(params, self.seed, position) else -1,
+        )
 
     def greedy_rows(self, xp: Any, rows: Any) -> Any:
         """What ``on_device`` gives for each of (L, V) logits with the greedy sampler: (L,) int32."""

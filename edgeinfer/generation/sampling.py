@@ -131,15 +131,19 @@ Filter: TypeAlias = Callable[[Any, Array], Array]
 
 def filters(params: SamplingParams, seed: int, position: int) -> list[Filter]:
     """The filters after top-k that ``params`` turn on, in their order; each takes (xp, logits best first)."""
-    chance = params.xtc_probability
-    crossing = chance > 0 and params.xtc_threshold <= 0.5 and uniform(seed, position, Purpose.XTC) <= chance
     table: tuple[tuple[bool, Callable[[Any, Array, float], Array], float], ...] = (
         (params.typical_p < 1, typical_p, params.typical_p),
         (params.top_p < 1, top_p, params.top_p),
         (params.min_p > 0, min_p, params.min_p),
-        (crossing, xtc, params.xtc_threshold),
+        (crosses(params, seed, position), xtc, params.xtc_threshold),
     )
     return [_bound(function, value) for on, function, value in table if on]
+
+
+def crosses(params: SamplingParams, seed: int, position: int) -> bool:
+    """Whether ``xtc`` applies at this position."""
+    chance = params.xtc_probability
+    return chance > 0 and params.xtc_threshold <= 0.5 and uniform(seed, position, Purpose.XTC) <= chance
 
 
 def _bound(function: Callable[[Any, Array, float], Array], value: float) -> Filter:

@@ -29,10 +29,10 @@ from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight, Wei
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
-    "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight",
-    "Rotary", "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "causal_conv", "chain",
-    "device", "embed", "expert_linear", "gated", "gated_delta", "greedy", "heads", "kv_dtype", "linear", "linear_map",
-    "obstacle", "on_gpu", "paths", "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope",
+    "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight", "Rotary",
+    "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "causal_conv", "chain", "device", "embed",
+    "expert_linear", "gated", "gated_delta", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle",
+    "on_gpu", "paths", "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "sample",
     "selective_scan", "shared_bytes", "softcap", "split_heads", "threads",
 ]  # fmt: skip
 
@@ -154,6 +154,14 @@ def greedy(logits: mx.array) -> mx.array:
         return native.greedy(logits)
     best = mx.argmax(logits, axis=-1).astype(mx.int32)
     return mx.where(mx.isfinite(mx.max(logits, axis=-1)), best, -1)
+
+
+def sample(logits: mx.array, u: float, **filters: float) -> mx.array | None:
+    """The token on which ``u`` falls among the ``top_k`` best logits that the filters of generation/sampling.py leave.
+
+    (V,) float32 -> (1,) int32, -1 where logits are not finite. None where there is no native form.
+    """
+    return native.sample(logits, u, **filters) if fused else None
 
 
 @contextmanager

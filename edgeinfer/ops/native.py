@@ -207,5 +207,11 @@ def greedy(logits: mx.array) -> mx.array:
     return best
 
 
+def sample(logits: mx.array, u: float, **filters: float) -> mx.array:
+    """(V,) float32 -> (1,) int32; see ``primitives.sample``."""
+    token: mx.array = primitives.sample(logits, u, **filters)
+    return token
+
+
 def _floats(x: mx.array | None) -> NDArray[np.float32] | None:
     return None if x is None else np.array(x, np.float32)

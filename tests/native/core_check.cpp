@@ -1,13 +1,16 @@
 // The C++ core without Python: against plain loops in double, for every instruction set that this machine has, and the
 // same bits whatever the rows, the threads and the chunks. Built with each sanitizer, and for ARM under emulation.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "arena.h"
 #include "codecs/all.h"
 #include "engine.h"
 #include "kernels.h"
@@ -251,6 +254,32 @@ static void check_bad_scales() {
   }
 }
 
+// Chosen tokens are within the best k, for every u; vocabularies of any size, also smaller than k.
+static void check_sample() {
+  for (const int count : {1, 63, 64, 65, 1000}) {
+    const std::vector<float> logits = normal(count, 3);
+    std::vector<float> sorted = logits;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    for (const int k : {1, 40, 2000})
+      for (float u = 0; u < 1; u += 0.09f) {
+        const int token = sample(logits.data(), count, {k, 0.9f, 0.95f, 0.01, 0.2f, 0.7f, u});
+        CHECK(token >= 0 && token < count && logits[token] >= sorted[std::min(k, count) - 1], "sample %d of %d", k, count);
+      }
+  }
+}
+
+// Matrices share a mapping; each keeps what was written to it, whichever goes first.
+static void check_memory() {
+  std::vector<std::shared_ptr<uint8_t[]>> pieces;
+  for (int i = 0; i < 40; i++) {
+    pieces.push_back(i % 8 ? take_memory(size_t(i) * 100 + 1) : map_memory(size_t(i) * 100000 + 1));
+    CHECK(reinterpret_cast<uintptr_t>(pieces.back().get()) % 64 == 0, "memory at a line");
+    std::memset(pieces.back().get(), i, size_t(i) * 100 + 1);
+    if (i % 3 == 2) pieces[i / 2].reset();
+  }
+  for (int i = 0; i < 40; i++) CHECK(!pieces[i] || (pieces[i][0] == i && pieces[i][i * 100] == i), "memory kept");
+}
+
 int main(int argc, char** argv) {
   const bool quick = argc > 1 && !std::strcmp(argv[1], "--quick");
   for (const Kernels* const* each = available_kernels(); *each; each++) {
@@ -270,6 +299,8 @@ int main(int argc, char** argv) {
     check_attention({3, 1, 256, 300, 0, true, false}, quick ? 40 : 600, 3);
     check_two_callers();
     check_bad_scales();
+    check_sample();
+    check_memory();
     std::printf("%s: %s\n", (*each)->name, failures ? "FAILED" : "ok");
   }
   return failures != 0;

@@ -34,6 +34,19 @@ void embed(const Matrix& matrix, const int32_t* tokens, int count, float scale, 
 void rope_table(int start, int count, const double* frequencies, int pairs, double magnitude, float* out);
 void append(const HeadsView& in, const SequenceView& sequence);
 void attend(const AttendCall& call, const std::vector<SequenceView>& sequences);
+
+// The filters of generation/sampling.py that come after top-k, in their order, and where the draw falls.
+struct SampleSpec {
+  int top_k;                // at least 1
+  float typical_p, top_p;   // 1: off
+  double min_p;             // 0: off
+  float xtc_threshold;      // below 0: off
+  float temperature;        // above 0
+  float u;                  // in [0, 1)
+};
+
+// The chosen token; -1 if a logit is a NaN or the largest no finite number.
+int sample(const float* logits, int count, const SampleSpec& spec);
 void argmax(const float* logits, int rows, int columns, int32_t* out);
 
 }  // namespace edgeinfer

@@ -217,6 +217,14 @@ void bind_linear(nb::module_& m) {
   m.def("linear", &make_linear, "matrices"_a, "bias"_a = nb::none(), "norm"_a = nb::none(), "post_norm"_a = nb::none(),
         "eps"_a = 0.0f, "activation"_a = "",
         "A map x (T, columns) -> residual + post_norm(activation(norm(x) @ matrices.T + bias)), (T, rows).");
+  m.def(
+      "sample",
+      [](const mx::array& logits, float u, int top_k, float temperature, float typical_p, float top_p, double min_p,
+         float xtc_threshold) {
+        return ops::sample(logits, {top_k, typical_p, top_p, min_p, xtc_threshold, temperature, u});
+      },
+      "logits"_a, "u"_a, "top_k"_a, "temperature"_a, "typical_p"_a = 1.0f, "top_p"_a = 1.0f, "min_p"_a = 0.0,
+      "xtc_threshold"_a = -1.0f, "(V,) float32 -> (1,) int32: the token on which u falls, of those that the filters leave.");
   m.def("argmax", &ops::argmax, "logits"_a, "(T, V) float32 -> (T,) int32: the first of the largest, -1 where that is not finite or any is a NaN.");
 }
 

@@ -131,6 +131,21 @@ class ArgMax : public Node {
   }
 };
 
+class Sample : public Node {
+ public:
+  explicit Sample(SampleSpec spec) : spec_(spec) {}
+  DEFINE_NAME(EdgeInferSample)
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    allocate(out);
+    launch(inputs, out, [spec = spec_](const auto& in, mx::array& out) {
+      *out.data<int32_t>() = edgeinfer::sample(in[0].template data<float>(), in[0].shape(0), spec);
+    });
+  }
+
+ private:
+  SampleSpec spec_;
+};
+
 void expect_rows(const mx::array& x, int columns, const char* message) {
   expect(x.ndim() == 2 && x.shape(1) == columns && x.dtype() == mx::float32, message);
 }
@@ -232,6 +247,13 @@ mx::array attend(std::shared_ptr<const HeadsSpec> spec, Chain chain, const mx::a
 mx::array argmax(const mx::array& logits) {
   expect(logits.ndim() == 2 && logits.dtype() == mx::float32 && logits.shape(1) > 0, "logits: expected (rows, V) float32");
   return node<ArgMax>({logits.shape(0)}, mx::int32, {logits});
+}
+
+mx::array sample(const mx::array& logits, SampleSpec spec) {
+  expect(logits.ndim() == 1 && logits.dtype() == mx::float32 && logits.size() > 0, "logits: expected (V,) float32");
+  expect(spec.top_k > 0 && spec.temperature > 0 && spec.u >= 0 && spec.u < 1,
+         "top_k, temperature, u: expected top_k and temperature above 0, and u in [0, 1)");
+  return node<Sample>({1}, mx::int32, {logits}, spec);
 }
 
 }  // namespace edgeinfer::mlx_ops

@@ -50,5 +50,6 @@ mx::array append(std::shared_ptr<const HeadsSpec> spec, const mx::array& qkv, co
 mx::array attend(std::shared_ptr<const HeadsSpec> spec, Chain chain, const mx::array& qkv, const mx::array& table,
                  const std::vector<mx::array>& caches, std::vector<Rows> rows, const std::optional<mx::array>& residual);
 mx::array argmax(const mx::array& logits);
+mx::array sample(const mx::array& logits, SampleSpec spec);
 
 }  // namespace edgeinfer::mlx_ops
