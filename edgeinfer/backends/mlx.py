@@ -125,6 +125,20 @@ class MLXBackend:
         return None if head is None else PredictionHead(head, self._threads)
 
     @property
+    def block(self) -> tuple[int, int] | None:
+        """The token to fill in, and how many places a model fills in at once; None where it cannot."""
+        mask = getattr(self._model, "mask", None)
+        return None if mask is None else (mask, self._model.longest)  # type: ignore[attr-defined]
+
+    def filled(self, state: MLXSequence, tokens: Sequence[int]) -> mx.array:
+        """Logits (L, V) of ``tokens`` at their own places behind a sequence, each of which sees all of them. The
+        sequence does not change."""
+        state.check_usable()
+        view = View(0, len(tokens), state.length, state.cached.layers, range(len(tokens)))
+        with ops.threads(self._threads):
+            return self._model(Batch(mx.array(np.asarray(tokens, np.int32)), [view], whole=True))
+
+    @property
     def layers(self) -> int:
         return len(self._model.kv_shapes)
 

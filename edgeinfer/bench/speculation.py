@@ -21,8 +21,8 @@ from edgeinfer.generation.engine import Engine
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.structured import compiled
 from edgeinfer.speculation.drafter import Drafter, Text
+from edgeinfer.speculation.sources import diffusion, layer_skip, mtp
 from edgeinfer.speculation.sources import draft_model as draft_model_of
-from edgeinfer.speculation.sources import layer_skip, mtp
 from edgeinfer.speculation.speculation import Shared, Source
 from edgeinfer.speculation.suffix import SuffixDrafter
 from edgeinfer.speculation.survival import Survival
@@ -178,7 +178,7 @@ class _Session:
         self.drafters: tuple[str, ...] = ()
 
     def share(self, backend: Backend) -> Shared:
-        more = mtp(backend) | layer_skip(backend)
+        more = mtp(backend) | diffusion(backend) | layer_skip(backend)
         if self.open_draft is not None:
             more |= draft_model_of(self.open_draft(), backend)
         self.drafters = (SUFFIX, STORE, *more)

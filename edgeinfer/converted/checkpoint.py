@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from edgeinfer.converted.compressed import compressed
 from edgeinfer.converted.families import Family
-from edgeinfer.converted.folder import Folder
+from edgeinfer.converted.folder import Folder, read_json
 from edgeinfer.converted.schemes import Matrix, Reader, Refusal, awq, bitsandbytes, fp8, gptq, mlx, plain
 from edgeinfer.converted.settings import Settings
 from edgeinfer.converted.vocabulary import vocabulary
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.cursor import shown
 from edgeinfer.formats.gguf import GGUFFile, TensorInfo
+from edgeinfer.formats.safetensors import SafetensorsFile
 from edgeinfer.quant.codec import CODECS, decode
 
 SCHEMES: Mapping[str, Reader] = {
@@ -37,6 +38,10 @@ _PART = re.compile(
     r"(.+?)\.(weight|bias|qweight|qzeros|scales|biases|g_idx|SCB|weight_format|weight_packed|weight_scale|weight_scale_inv"
     r"|weight_shape|weight_zero_point|weight_global_scale|weight_g_idx|input_scale|input_global_scale)(\..+)?",
     re.ASCII,
+)
+DRAFT_ADAPTER = "linear_spec_lora"
+_LORA = re.compile(
+    r"base_model\.model\.(?:encoder|model)\.layers\.(\d{1,4})\.self_attn\.o_proj\.lora_([AB])\.weight", re.ASCII
 )
 _IGNORED = re.compile(r".*\.rotary_emb\.inv_freq", re.ASCII)
 _TURNED = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
@@ -60,10 +65,10 @@ class Checkpoint(GGUFFile):
                 part: int(metadata.get(f"{self._family.architecture}.{key}") or metadata.get(
                     f"{self._family.architecture}.attention.head_count", 0)) for part, key in _TURNED.items()
             }  # fmt: skip
-            self._matrices = self._collect()
+            self._matrices = self._collect() | self._adapter()
             self.tensors = MappingProxyType({name: _info(name, each) for name, each in self._matrices.items()})
             self.metadata = MappingProxyType(
-                {"general.name": path.resolve().name, **metadata, **vocabulary(path, self._rows())}
+                {"general.name": path.resolve().name, **metadata, **self._adapted, **vocabulary(path, self._rows())}
             )
         except BaseException:
             self.close()
@@ -129,6 +134,28 @@ class Checkpoint(GGUFFile):
             made = factors.view(np.uint8).reshape(1, -1)
             matrices["rope_freqs.weight"] = Matrix(CODECS["f32"], factors.shape, lambda: made)
         return matrices
+
+    def _adapter(self) -> dict[str, Matrix]:
+        """The low-rank matrices of an adapter that is shipped for drafts, in a folder of its own."""
+        self._adapted: dict[str, float] = {}
+        place = self.path / DRAFT_ADAPTER
+        if not place.is_dir():
+            return {}
+        config, file = read_json(place / "adapter_config.json"), SafetensorsFile(place / "adapter_model.safetensors")
+        self._folder.files.append(file)
+        rank, alpha = config.get("r"), config.get("lora_alpha")
+        if not isinstance(rank, int) or not isinstance(alpha, (int, float)) or rank < 1 or alpha <= 0:
+            raise UnsupportedModel(f"{place.name}: adapter_config.json: expected numbers for r and lora_alpha", place)
+        self._adapted[f"{self._family.architecture}.diffusion.adapter_scale"] = float(alpha) / rank
+        found = {}
+        for name in file.tensors:
+            self._folder.tensors.setdefault(name, (file, file.tensors[name]))
+            matched = _LORA.fullmatch(name)
+            if matched is None:
+                raise self._no_place(name)
+            half = f"blk.{int(matched[1])}.attn_output.lora_{matched[2].lower()}.weight"
+            found[half] = plain(self._folder, name)
+        return found
 
     def _no_place(self, name: str) -> UnsupportedModel:
         kind = self._settings.kind

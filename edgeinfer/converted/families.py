@@ -46,9 +46,13 @@ class Family:
     experts: bool = False
     activation: tuple[str, ...] = ("silu",)
     ignored: tuple[str, ...] = field(default=())
+    aliases: tuple[tuple[str, str], ...] = ()  # beginnings of names, and what others call the same
 
     def rename(self, module: str) -> tuple[str, int | None]:
         """The GGUF name of a module, and which of its experts it is; an empty name where there is none."""
+        for own, usual in self.aliases:
+            if module.startswith(own):
+                module = usual + module.removeprefix(own)
         if module in _TOP:
             return _TOP[module], None
         found = _LAYER.fullmatch(module)
@@ -71,6 +75,12 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2": Family("qwen2", _LLAMA),
     "qwen3": Family("qwen3", _LLAMA | _HEAD_NORMS),
     "qwen3_moe": Family("qwen3moe", _LLAMA | _HEAD_NORMS | {"mlp.gate": "ffn_gate_inp"}, experts=True),
+    "nemotron_labs_diffusion": Family(
+        "nemotron-labs-diffusion",
+        _LLAMA,
+        paired=True,
+        aliases=(("encoder.", "model."), ("diffusion_head", "lm_head")),
+    ),
     "gemma3_text": Family(
         "gemma3", _LLAMA | _HEAD_NORMS | _SANDWICH, one_plus=True, activation=("gelu_pytorch_tanh", "gelu_tanh")
     ),

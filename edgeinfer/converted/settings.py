@@ -25,6 +25,8 @@ _INTEGERS = {
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
+    "mask_token_id": "diffusion.mask_token_id",
+    "block_size": "diffusion.block_size",
 }
 _FLOATS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
@@ -142,10 +144,28 @@ class Settings:
             if type(original) is not int:
                 raise self.unsupported("rope_scaling", original, "a whole original_max_position_embeddings")
             found["rope.scaling.original_context_length"] = original
+            if self.kind == "nemotron_labs_diffusion":
+                return found | self._ministral(scaling)
             others = scaling.keys() - {"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta"}
             if others:
                 raise self.unsupported("rope_scaling", sorted(others)[0], "yarn with its published values")
         return found
+
+    def _ministral(self, scaling: Mapping[str, Any]) -> dict[str, Any]:
+        """What Ministral 3 sets of YaRN, and the growth of its queries."""
+        known = {
+            "beta_fast": "rope.scaling.yarn_beta_fast",
+            "beta_slow": "rope.scaling.yarn_beta_slow",
+            "mscale_all_dim": "rope.scaling.yarn_log_multiplier",
+            "llama_4_scaling_beta": "attention.temperature_scale",
+        }
+        usual = {"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta", "mscale"}
+        if others := scaling.keys() - usual - known.keys():
+            raise self.unsupported("rope_scaling", sorted(others)[0], ", ".join(known))
+        if scaling.get("mscale", 1) not in (1, scaling.get("mscale_all_dim")):
+            raise self.unsupported("rope_scaling", scaling["mscale"], "mscale of 1, or as mscale_all_dim")
+        values = {name: self.number(key, scaling) for key, name in known.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
     def _window(self) -> dict[str, Any]:
         window = self.whole("sliding_window")

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from edgeinfer import ops
-from edgeinfer.cache.kv import KVShape
+from edgeinfer.cache.kv import KVShape, LayerKV
 from edgeinfer.nn.batch import Batch
 from edgeinfer.nn.layers import linear
 from edgeinfer.nn.sizes import Sizes
@@ -63,6 +63,7 @@ class Attention:
     ) -> None:
         self.layer = layer
         self.temperature = spec.temperature
+        self.draft_output: ops.LinearMap | None = None  # in place of the output, where rows see what follows them
         sizes = spec.sizes
         size, hidden, eps = sizes.head_dim, sizes.hidden, sizes.eps
         self.eps, self.queries, self.keys = eps, sizes.heads * size, sizes.kv_heads * size
@@ -98,10 +99,19 @@ class Attention:
     def branch(self, x: mx.array, batch: Batch, residual: mx.array | None = None) -> mx.array:
         """What is added to x, or to a residual of another scale: (T, hidden) -> (T, hidden)."""
         layers = [view.layers[self.layer] for view in batch.views]
+        if batch.whole and isinstance(layers[0], LayerKV):
+            return self._whole(x, batch, layers[0])
         qkv = self._tempered(self._normed(self.attn_qkv(x)), batch)
         out, written = self.heads(qkv, batch.spans, [layer.arrays for layer in layers], residual)
         for layer, arrays in zip(layers, written, strict=True):
             layer.arrays = arrays
+        return out
+
+    def _whole(self, x: mx.array, batch: Batch, layer: LayerKV) -> mx.array:
+        assert self.draft_output is not None
+        qkv = self._tempered(self._normed(self.attn_qkv(x)), batch)
+        cache, layer.arrays = layer.arrays, ()  # given away, so that it is written where it lies
+        out, layer.arrays = self.heads.block(qkv, batch.views[0].offset, cache, x, self.draft_output)
         return out
 
     def _normed(self, qkv: mx.array) -> mx.array:

@@ -34,6 +34,8 @@ class Batch:
     views: Sequence[View]
     trace: list[mx.array] | None = None  # gets the (T, hidden) behind the last block, where somebody wants it
 
+    whole: bool = False  # every row of the one chunk sees all of its rows
+
     @cached_property
     def spans(self) -> list[ops.Span]:
         """Where each chunk's rows lie, and at which position they start."""

@@ -11,7 +11,7 @@ import numpy as np
 from edgeinfer import ops
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.gguf import GGUFFile, TensorInfo
-from edgeinfer.quant.codec import decode
+from edgeinfer.quant.codec import CODECS, decode
 
 
 class Tensors:
@@ -43,6 +43,12 @@ class Tensors:
     def experts(self, name: str, count: int, rows: int, columns: int) -> ops.ExpertWeight:
         """A matrix for each expert, ready to multiply."""
         return self._read_experts(self._info(name, (count, rows, columns)))
+
+    def adapted(self, name: str, rows: int, columns: int, scale: float) -> ops.Weight:
+        """A matrix with its low-rank adapter (LoRA, Hu et al., 2021) added: weight + scale * b @ a, in float16."""
+        info, rank = self._info(f"{name}.weight", (rows, columns)), self.rows(f"{name}.lora_a.weight")
+        a, b = self.dense(f"{name}.lora_a.weight", rank, columns), self.dense(f"{name}.lora_b.weight", rows, rank)
+        return self._read_adapted(info, a, b, scale)
 
     def vector(self, name: str, size: int) -> mx.array:
         """A norm's weight or a bias: (size,) float32."""
@@ -96,6 +102,12 @@ class Tensors:
         blocks = self.file.blocks(info.name)[part]
         return ops.prepare(ops.PackedWeight(info.codec, blocks, (len(blocks), info.shape[1])), self.wide)
 
+    def _read_adapted(self, info: TensorInfo, a: mx.array, b: mx.array, scale: float) -> ops.Weight:
+        added = np.array(b) @ np.array(a)
+        whole = decode(info.codec, self.file.blocks(info.name)).reshape(info.shape) + np.float32(scale) * added
+        blocks = whole.astype(np.float16).view(np.uint8).reshape(len(whole), -1)
+        return ops.prepare(ops.PackedWeight(CODECS["f16"], blocks, (info.shape[0], info.shape[1])), self.wide)
+
     def _read_experts(self, info: TensorInfo) -> ops.ExpertWeight:
         count, rows, columns = info.shape
         stacked = ops.PackedWeight(info.codec, self.file.blocks(info.name), (count * rows, columns))
@@ -110,6 +122,9 @@ class Outline(Tensors):
 
     def _read_matrix(self, info: TensorInfo, part: slice = slice(None)) -> ops.Weight:
         return _Unread(info.nbytes)
+
+    def _read_adapted(self, info: TensorInfo, a: mx.array, b: mx.array, scale: float) -> ops.Weight:
+        return _Unread(2 * info.shape[0] * info.shape[1])
 
     def _read_experts(self, info: TensorInfo) -> ops.ExpertWeight:
         return _Unread(info.nbytes)

@@ -62,7 +62,33 @@ class ComposedHeads:
         joined = mixed[0] if len(mixed) == 1 else mx.concatenate(mixed)
         return joined if self.output is None else self.output(joined, residual), written
 
+    def block(
+        self, qkv: mx.array, start: int, cache: Cache, residual: mx.array, output: LinearMap
+    ) -> tuple[mx.array, Cache]:
+        rows = qkv.shape[0]
+        queries, cache = self._written(qkv, Span(0, rows, start), cache)
+        mixed = [self._attended(queries[row : row + 1], cache, start + rows) for row in range(rows)]
+        return output(mx.concatenate(mixed), residual), cache
+
     def _one(self, qkv: mx.array, span: Span, cache: Cache) -> tuple[mx.array, Cache]:
+        queries, cache = self._written(qkv, span, cache)
+        return self._attended(queries, cache, span.offset + span.rows), cache
+
+    def _attended(self, queries: mx.array, cache: Cache, length: int) -> mx.array:
+        parts = self.parts
+        return self.here.attention(
+            queries,
+            cache[0],
+            cache[1],
+            length,
+            scale=parts.scale,
+            window=parts.window,
+            softcap=parts.softcap,
+            sinks=parts.sinks,
+        )
+
+    def _written(self, qkv: mx.array, span: Span, cache: Cache) -> tuple[mx.array, Cache]:
+        """The queries of new rows, (L, H, D), and the cache with their keys and values."""
         parts, here = self.parts, self.here
         query_end, key_end = parts.heads * parts.head_dim, (parts.heads + parts.kv_heads) * parts.head_dim
         q = here.split_heads(qkv[:, :query_end], parts.heads)
@@ -76,17 +102,7 @@ class ComposedHeads:
             nothing = mx.zeros((parts.kv_heads, 0, parts.head_dim), here.KV_DTYPE)
             cache = (nothing, nothing)
         keys, values = (write_rows(old, new, span.offset) for old, new in zip(cache, (k, v), strict=True))
-        mixed = here.attention(
-            q,
-            keys,
-            values,
-            span.offset + span.rows,
-            scale=parts.scale,
-            window=parts.window,
-            softcap=parts.softcap,
-            sinks=parts.sinks,
-        )
-        return mixed, (keys, values)
+        return q, (keys, values)
 
     def _kept(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """What the cache is to keep of new rows: (L, K, D) each. An evaluation keeps less than everything."""

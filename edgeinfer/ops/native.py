@@ -164,6 +164,17 @@ class NativeHeads:
         mixed = self._heads.attend(qkv, table, written, spans, self._output, residual)
         return mixed, [(cache,) for cache in written]
 
+    def block(
+        self, qkv: mx.array, start: int, cache: Cache, residual: mx.array, output: LinearMap
+    ) -> tuple[mx.array, Cache]:
+        rows = qkv.shape[0]
+        span = Span(0, rows, start)
+        table = self._turn.rope([span])
+        written = self._heads.append(qkv, table, cache[0] if cache else None, span)
+        last = [Span(row, 1, start + rows - 1) for row in range(rows)]
+        mixed: mx.array = self._heads.attend(qkv, table, [written] * rows, last, output, residual)
+        return mixed, (written,)
+
 
 def softcap(x: Any, cap: float) -> mx.array:
     """Of a value that is being recorded."""

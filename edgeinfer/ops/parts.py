@@ -79,3 +79,9 @@ class Heads(Protocol):
 
         Returns (T, hidden), and each span's cache with its rows written.
         """
+
+    def block(
+        self, qkv: mx.array, start: int, cache: Cache, residual: mx.array, output: LinearMap
+    ) -> tuple[mx.array, Cache]:
+        """residual + output(attention) of one sequence's rows, each of which sees all of them, and the first ``start``
+        positions of the cache. The rows are written behind these, for nobody else to see."""

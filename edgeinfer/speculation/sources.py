@@ -9,6 +9,7 @@ from typing import Any
 from edgeinfer.backends.base import Backend
 from edgeinfer.settings import Settings
 from edgeinfer.speculation.certainty import Learned
+from edgeinfer.speculation.diffusion import DiffusionDrafter
 from edgeinfer.speculation.draft_model import ModelDrafter
 from edgeinfer.speculation.drafter import Text
 from edgeinfer.speculation.mtp import Memories, MTPDrafter
@@ -26,7 +27,7 @@ def shared_by(settings: Settings, open_draft: Callable[[], Backend] | None = Non
     """
 
     def share(backend: Backend) -> Shared:
-        more = mtp(backend) | layer_skip(backend)
+        more = mtp(backend) | diffusion(backend) | layer_skip(backend)
         if open_draft is not None:
             more |= draft_model(open_draft(), backend)
         return Shared(backend.info, settings.paths.measured, settings.keep_outputs, more)
@@ -47,6 +48,18 @@ def mtp(backend: Backend) -> dict[str, Source]:
 
     share = 1.5 / getattr(backend, "layers", 1)
     return {"mtp": Source(make, (share + _OUTPUT_SHARE, share + _OUTPUT_SHARE), confidence=confidence)}
+
+
+def diffusion(backend: Backend) -> dict[str, Source]:
+    """The model itself, where it was trained to fill in a block at once."""
+    if getattr(backend, "block", None) is None:
+        return {}
+    confidence = {greedy: Learned() for greedy in (True, False)}
+
+    def make(text: Text) -> DiffusionDrafter:
+        return DiffusionDrafter(backend, text, confidence[text.temperature == 0])
+
+    return {"diffusion": Source(make, (1.05, 0.05), confidence=confidence)}
 
 
 def draft_model(draft: Backend, backend: Backend) -> dict[str, Source]:
