@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.app import App
 from textual.binding import BindingType
-from textual.command import Hit, Hits, Provider
 from textual.screen import Screen
 from textual.theme import Theme
 
-from edgeinfer.app.actions import ACTIONS, SCREENS, Action, bindings
+from edgeinfer.app.actions import SCREENS, Action, bindings
 from edgeinfer.app.clipboard import copy_by_program
 from edgeinfer.app.config.preferences import Preferences, load_preferences
 from edgeinfer.app.config.themes import DEFAULT, load_themes
@@ -32,8 +31,14 @@ from edgeinfer.app.session import ANSWER_TOKENS, Session
 from edgeinfer.errors import EdgeInferError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.command import Provider
+
     from edgeinfer.llm import Progress
 
+FIRST_SECONDS = 0.05
+"""Before the model is loaded, so that the prompt comes first."""
 QUIT_SECONDS = 1.0
 """Within which a second Ctrl-C quits."""
 
@@ -48,35 +53,12 @@ class Options:
     folder: Path = Path(os.devnull)  # of the user's settings; this one holds none
 
 
-class Palette(Provider):
-    """The rows of the registry, as the command palette finds them."""
-
-    async def discover(self) -> Hits:
-        for action in self._rows():
-            yield Hit(1.0, action.title, self._run(action), text=action.title, help=action.help)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for action in self._rows():
-            text = f"{action.title} {action.slash}".strip()
-            if score := matcher.match(text):
-                yield Hit(score, matcher.highlight(text), self._run(action), text=text, help=action.help)
-
-    def _rows(self) -> list[Action]:
-        here = ("app", self.screen.NAME if isinstance(self.screen, (ChatScreen, Picker)) else "")
-        return [row for row in ACTIONS if row.shown and not row.takes and row.screen in here and row.key != "enter"]
-
-    def _run(self, action: Action) -> partial[None]:
-        assert isinstance(self.app, ChatApp)
-        return partial(self.app.perform, action)
-
-
 class ChatApp(App[None]):
     """``edgeinfer chat``."""
 
     TITLE = "edgeinfer"
     CSS_PATH: ClassVar[str] = "app.tcss"
-    COMMANDS: ClassVar = {Palette}
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {lambda: _palette()}
     BINDINGS: ClassVar[list[BindingType]] = bindings("app")
     NOTIFICATION_TIMEOUT = 6
 
@@ -106,6 +88,12 @@ class ChatApp(App[None]):
             self.chat.complain(notice)
         for problem in self.apply_preferences():
             self.chat.complain(problem)
+        self.set_timer(FIRST_SECONDS, self._loading)
+
+    def _loading(self) -> None:
+        """Once the prompt is there: memory is looked after again (see cli/chat.py), and the model is loaded."""
+        gc.freeze()
+        gc.enable()
         self.load(self.options.wanted)
 
     def _begin(self) -> str:
@@ -118,6 +106,10 @@ class ChatApp(App[None]):
             self.session.open(wanted)
         draft = self.session.conversation.draft if self.session.conversation else ""
         return self.options.prompt or draft
+
+    def get_theme(self, theme_name: str) -> Theme | None:
+        """The base class makes a dictionary of all themes, and is asked for each line that is drawn."""
+        return self._registered_themes.get(theme_name) or super().get_theme(theme_name)
 
     def on_unmount(self) -> None:
         self.engine.stop()
@@ -249,3 +241,9 @@ class ChatApp(App[None]):
             self.exit()
         self._interrupted = now
         self.notify("Press Ctrl-C once more to quit.", timeout=QUIT_SECONDS)
+
+
+def _palette() -> type[Provider]:
+    from edgeinfer.app.palette import Palette
+
+    return Palette

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import click
 
 
@@ -13,6 +15,7 @@ import click
 @click.option("--inline", is_flag=True, help="Below the shell's prompt in place of the whole screen.")
 def command(model: str, backend: str | None, context: int | None, threads: int | None, inline: bool) -> None:
     """Chat with MODEL in the terminal. Every conversation is kept on this machine; F1 shows the keys."""
+    gc.disable()  # until the prompt is there: collecting takes a tenth of the start
     from edgeinfer.app.app import ChatApp, Options
     from edgeinfer.app.conversations import Conversations
     from edgeinfer.app.engine import Wanted
