@@ -9,8 +9,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from edgeinfer.app.conversations.schema import APPLICATION, VERSION, migrate, version_of
 
 _BUSY = 4.0  # seconds that one window waits for another's write
@@ -108,6 +106,8 @@ def _in_memory(path: Path | None) -> sqlite3.Connection:
 
 def _begin_anew(path: Path, damage: sqlite3.DatabaseError) -> Opened:
     """A new file in the place of a damaged one; of two windows that find the damage, the second takes the first's."""
+    from filelock import FileLock  # takes 10 ms, which the start of the app has not
+
     with FileLock(f"{path}.lock"):
         try:
             return Opened(_connect(path))

@@ -25,6 +25,8 @@ WIDEST = 110
 """Columns of text; longer lines are hard to read."""
 KEPT = 64
 """Entries around the view whose lines are kept."""
+STRIPS = 400
+"""Rows that are kept as they were drawn."""
 
 STYLES = (
     "said", "said-bar", "queued", "queued-bar", "dim", "foot", "trouble", "versions", "thought", "thought-label",
@@ -55,6 +57,7 @@ class Transcript(ScrollView, can_focus=True):
         self.following = True
         self._tops: list[int] = [0]
         self._styles: dict[str, Style] = {}
+        self._strips: dict[int, tuple[Line, bool, Strip]] = {}  # by row
         self._moving = False  # it is us who scroll
         self._laid: set[Entry] = set()
 
@@ -131,11 +134,13 @@ class Transcript(ScrollView, can_focus=True):
         self.lay_out()
 
     def on_resize(self, event: events.Resize) -> None:
+        self._strips.clear()
         self.lay_out()
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._styles.clear()
+        self._strips.clear()
 
     def _follow(self, following: bool) -> None:
         if following != self.following:
@@ -182,38 +187,50 @@ class Transcript(ScrollView, can_focus=True):
     # Drawing
 
     def render_line(self, y: int) -> Strip:
-        row, base = round(self.scroll_y) + y, self.rich_style
+        row = round(self.scroll_y) + y
         index = bisect_right(self._tops, row) - 1
         if index >= len(self._tops) - 1:
-            return Strip.blank(self.size.width, base)
-        entry = self.entries[index]
-        line = entry.line(self.text_width, row - self._tops[index])
-        last = row == self._tops[index + 1] - 1
-        mark = Segment("▐ ", base + self._style("chosen")) if index == self.chosen and not last else Segment("  ", base)
-        segments = [mark, *self._segments(line, row, base)]
-        return Strip(segments).crop_extend(0, self.size.width, base).apply_offsets(0, row)
+            return Strip.blank(self.size.width, self._style(""))
+        line = self.entries[index].line(self.text_width, row - self._tops[index])
+        chosen = index == self.chosen and row < self._tops[index + 1] - 1
+        if self.text_selection is not None:
+            return self._strip(line, row, chosen)
+        known = self._strips.get(row)
+        if known is None or known[0] is not line or known[1] != chosen:
+            if len(self._strips) > STRIPS:
+                self._strips.clear()
+            known = self._strips[row] = line, chosen, self._strip(line, row, chosen)
+        return known[2]
 
-    def _segments(self, line: Line, row: int, base: Style) -> Iterator[Segment]:
+    def _strip(self, line: Line, row: int, chosen: bool) -> Strip:
+        width, base = self.size.width, self._style("")
+        mark = Segment("▐ ", self._style("chosen")) if chosen else Segment("  ", base)
+        segments = [mark, *self._segments(line, row)]
+        room = width - MARGIN - (self.text_width if line.fill else cells(line.text))
+        strip = Strip([*segments, Segment(" " * room, base)], width) if room >= 0 else Strip(segments).crop(0, width)
+        return strip.apply_offsets(0, row)
+
+    def _segments(self, line: Line, row: int) -> Iterator[Segment]:
         start, end = self._selected(row)
         position = MARGIN
         for text, style in line.runs:
-            drawn = base + self._style(f"{line.fill} {style}" if line.fill else style)
-            for piece, chosen in _split(text, start - position, end - position):
-                yield Segment(piece, drawn + self._selection_style if chosen else drawn)
+            drawn = self._style(f"{line.fill} {style}" if line.fill else style)
+            for piece, selected in _split(text, start - position, end - position):
+                yield Segment(piece, drawn + self._selection_style if selected else drawn)
             position += len(text)
         if line.fill and (rest := self.text_width - cells(line.text)) > 0:
-            yield Segment(" " * rest, base + self._style(line.fill))
+            yield Segment(" " * rest, self._style(line.fill))
 
     @property
     def _selection_style(self) -> Style:
         return self.screen.get_component_rich_style("screen--selection")
 
     def _style(self, names: str) -> Style:
-        """The style of names with spaces between, each over the one before."""
+        """The style of names with spaces between, each over the one before, all over the widget's own."""
         found = self._styles.get(names)
         if found is None:
             parts = (self.get_component_rich_style(f"transcript--{name}", partial=True) for name in names.split())
-            found = self._styles[names] = sum(parts, Style.null())
+            found = self._styles[names] = sum(parts, self.rich_style)
         return found
 
     # Selecting with the mouse

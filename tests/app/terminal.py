@@ -30,6 +30,7 @@ class Terminal:
     ) -> None:
         columns, rows = size
         self.raw = b""
+        self.shown = True  # what is read is brought onto the screen, which takes its time
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self._master, slave = pty.openpty()
@@ -66,7 +67,8 @@ class Terminal:
         except OSError:  # the other end is gone
             return False
         self.raw += data
-        self._stream.feed(data)
+        if self.shown:
+            self._stream.feed(data)
         return bool(data)
 
     def until(self, condition: Callable[[], object], seconds: float = 60) -> float:
