@@ -19,14 +19,13 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
-from edgeinfer.app.actions import SCREENS, Action, bindings
+from edgeinfer.app.actions import ACTIONS, SCREENS, Action, bindings
 from edgeinfer.app.clipboard import copy_by_program
 from edgeinfer.app.config.preferences import Preferences, load_preferences
 from edgeinfer.app.config.themes import DEFAULT, load_themes
 from edgeinfer.app.conversations import Conversations
 from edgeinfer.app.engine import Engine, Opener, Wanted, in_thread, open_model
 from edgeinfer.app.screens.chat import ChatScreen
-from edgeinfer.app.screens.picker import Picker
 from edgeinfer.app.session import ANSWER_TOKENS, Session
 from edgeinfer.errors import EdgeInferError
 

@@ -14,7 +14,7 @@ from edgeinfer.app.engine import Engine, in_thread
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import Event, Finished, ReasoningDelta, TextDelta
 
-ANSWER_TOKENS = 4096
+ANSWER_TOKENS = 2048
 """Tokens of a reply at most, where nothing else is set."""
 SAVE_SECONDS = 1.0
 """Between two times that a growing reply is written to disk."""

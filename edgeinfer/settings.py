@@ -104,6 +104,11 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     return value
 
 
+def simple_terminal() -> bool:
+    """Whether the terminal says of itself that it cannot move its cursor."""
+    return os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")
+
+
 def model_folders() -> dict[str, list[Path]]:
     """Folders of other programs that may hold models, with the places their own variables name first."""
     folders = other_model_folders(Path.home())

@@ -108,7 +108,7 @@ class Transcript(ScrollView, can_focus=True):
         top = max(0, self._tops[-1] - height) if self.following else round(self.scroll_y)
         shift = self._settle(width, top - height, top, top + 2 * height)
         self._sum(width)
-        size = Size(self.size.width, self._tops[-1])
+        size = Size(self.size.width, max(0, self._tops[-1] - 1))  # no blank row at the end
         if size != self.virtual_size:
             self.virtual_size = size
         if self.following:

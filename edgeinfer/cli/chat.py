@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from edgeinfer.cli.terminal import note
+from edgeinfer.errors import BadInput
+
+if TYPE_CHECKING:
+    from edgeinfer.app.conversations import Conversations
+    from edgeinfer.app.engine import Wanted
 
 
 @click.command()
@@ -13,15 +23,40 @@ import click
 @click.option("--context", type=click.IntRange(0), help="Tokens that a conversation may hold.")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads. Default: the physical cores.")
 @click.option("--inline", is_flag=True, help="Below the shell's prompt in place of the whole screen.")
-def command(model: str, backend: str | None, context: int | None, threads: int | None, inline: bool) -> None:
+@click.option("--plain", is_flag=True, help="Line by line, for screen readers and simple terminals.")
+def command(
+    model: str, backend: str | None, context: int | None, threads: int | None, inline: bool, plain: bool
+) -> int:
     """Chat with MODEL in the terminal. Every conversation is kept on this machine; F1 shows the keys."""
     gc.disable()  # until the prompt is there: collecting takes a tenth of the start
-    from edgeinfer.app.app import ChatApp, Options
     from edgeinfer.app.conversations import Conversations
     from edgeinfer.app.engine import Wanted
-    from edgeinfer.settings import settings_or_defaults
+    from edgeinfer.settings import settings_or_defaults, simple_terminal
 
     settings = settings_or_defaults()  # the model's loading says what is wrong with the file
     wanted = Wanted(model or settings.model, backend or "", context, threads)
+    if not plain and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInput("chat needs a terminal; use `edgeinfer run`, or --plain, which reads lines from anywhere")
+    if not plain and simple_terminal():
+        plain = True
+        note("this terminal cannot draw: line by line (--plain)")
     with Conversations.open(settings.paths.chats) as store:
-        ChatApp(store, Options(wanted, folder=settings.paths.config_file.parent)).run(inline=inline)
+        if plain:
+            return _plain(store, wanted)
+        return _full(store, wanted, settings.paths.config_file.parent, inline)
+
+
+def _plain(store: Conversations, wanted: Wanted) -> int:
+    from edgeinfer.app.plain import PlainChat
+
+    gc.enable()
+    PlainChat(store, wanted).run()
+    return 0
+
+
+def _full(store: Conversations, wanted: Wanted, folder: Path, inline: bool) -> int:
+    from edgeinfer.app.app import ChatApp, Options
+
+    app = ChatApp(store, Options(wanted, folder=folder))
+    app.run(inline=inline)
+    return app.return_code or 0

@@ -19,7 +19,7 @@ def startup(command: list[str]) -> float:
     with Terminal(command, (120, 40)) as terminal:
         terminal.shown = False
         terminal.type("QjX")
-        terminal.until(lambda: b"QjX" in terminal.raw)
+        terminal.until(lambda: b"QjX" in terminal.raw.partition(b"?1049h")[2])
         return time.monotonic() - terminal.started
 
 

@@ -71,7 +71,7 @@ class Terminal:
             self._stream.feed(data)
         return bool(data)
 
-    def until(self, condition: Callable[[], object], seconds: float = 60) -> float:
+    def until(self, condition: Callable[[], object], seconds: float = 240) -> float:
         """Reads until something is seen. Returns the seconds that took; raises AssertionError with the screen."""
         start = time.monotonic()
         while not condition():
@@ -108,6 +108,7 @@ def app_on_tape(store: Path, reply: str = "echo", delay: float = 0.0) -> list[st
     return [sys.executable, "-m", "tests.app.terminal", str(store), reply, str(delay)]
 
 
+ESCAPES = "\x1b[31mred\x1b]0;title\x07\x1b]52;c;aGk=\x07 \x9b2J \x00 \x7f \r back"
 MARKDOWN = (
     "## A heading\n\nSome *words* of **text** with `code`, and a list:\n\n- one\n- two\n\n"
     "```python\ndef f(x):\n    return x + 1\n```\n\n"
@@ -118,9 +119,14 @@ def main(store: str, reply: str, delay: str) -> None:
     from edgeinfer.app.app import ChatApp, Options
     from edgeinfer.app.conversations import Conversations
     from edgeinfer.app.engine import Wanted
+    from tests.app.world import opener
 
     with Conversations.open(Path(store)) as opened:
-        ChatApp(opened, Options(Wanted("tape")), isolated(reply, delay)).run()
+        if reply.startswith("here:"):  # in this process, which starts sooner
+            model = opener(REPLIES[reply.removeprefix("here:")], delays=float(delay), context=1 << 17)
+        else:
+            model = isolated(reply, delay)
+        ChatApp(opened, Options(Wanted("tape")), model).run()
 
 
 def isolated(reply: str, delay: str) -> Any:
@@ -140,7 +146,11 @@ def isolated(reply: str, delay: str) -> Any:
     return open_tape
 
 
-REPLIES: dict[str, Callable[[str], str]] = {"echo": lambda asked: asked, "long": lambda asked: MARKDOWN * 200}
+REPLIES: dict[str, Callable[[str], str]] = {
+    "echo": lambda asked: asked,
+    "long": lambda asked: MARKDOWN * 200,
+    "hostile": lambda asked: ESCAPES,
+}
 
 
 def serve(output: Any, pulse: Any, reply: str, delay: str) -> None:

@@ -15,6 +15,7 @@ from edgeinfer.app.conversations import Conversations
 from edgeinfer.app.render.entry import Said, Told
 from edgeinfer.errors import EngineCrashed, MemoryLimit
 from edgeinfer.sanitize import sanitize
+from tests.app.terminal import ESCAPES
 from tests.app.world import chat, failing, opener, say, screen, until
 
 HOSTILE = {
@@ -23,7 +24,7 @@ HOSTILE = {
     "wide": "漢字かな交じり文, 한국어, ｆｕｌｌ",
     "joiners": "👩‍👩‍👧‍👦 🏳️‍🌈 e\u0301 a\u0308 \u200b\u2060",
     "rtl": "שלום עולם \u202eevil\u202c مرحبا",
-    "escapes": "\x1b[31mred\x1b]0;title\x07\x1b]52;c;aGk=\x07 \x9b2J \x00 \x7f \r back",
+    "escapes": ESCAPES,
     "html": "<script>alert(1)</script> &lt; & <b>x</b>",
     "table": "| a | b |\n|---|---|\n| 1 | [/] |\n",
     "lines": "one\ntwo  \nthree\n\n\n\nfour\n" + "x" * 300,
