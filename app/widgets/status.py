@@ -10,21 +10,24 @@ from edgeinfer.app.render.lines import cells, cut
 from edgeinfer.sanitize import sanitize
 
 GAP = " · "
+ROOMY = 60
+"""Columns from which the hint has its place before the figures."""
 
 
 class StatusLine(Widget):
-    """``fields`` in order of importance; ``hint`` stands at the right end as long as there is room."""
+    """``fields`` in order of importance; ``hint`` stands at the right end."""
 
     fields: reactive[tuple[str, ...]] = reactive(())
     hint: reactive[str] = reactive("")
 
     def render(self) -> Text:
-        width = self.size.width
+        full = self.size.width
+        width = full - cells(self.hint) - 2 if full >= ROOMY else full
         shown: list[str] = []
         for field in (sanitize(field, single_line=True) for field in self.fields if field):
             if cells(GAP.join([*shown, field])) > width:
                 break
             shown.append(field)
         line = GAP.join(shown) or cut(sanitize("".join(self.fields[:1]), single_line=True), width)
-        gap = width - cells(line) - cells(self.hint)
+        gap = full - cells(line) - cells(self.hint)
         return Text(line + (" " * gap + self.hint if gap >= 2 else ""), no_wrap=True, end="")
