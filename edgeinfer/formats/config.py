@@ -141,6 +141,16 @@ class Config:
         period = self.read(key, int, period, minimum=1)
         return [(layer + 1) % period != 0 for layer in range(layers)]
 
+    def per_layer(self, key: str, layers: int) -> list[int]:
+        """A whole number for each layer, or one for all. Raises CorruptFile where there is something else."""
+        value = self._value(key)
+        if not isinstance(value, list):
+            return [self.read(key, int)] * layers
+        low, high = LIMITS[key]
+        if len(value) < layers or not all(type(each) is int and low <= each <= high for each in value):
+            raise self.error(key, f"{_repr(value)}; expected {_interval(low, high)} for each of {layers} layers")
+        return [each for each in value[:layers] if isinstance(each, int)]
+
     def expect(self, key: str, *supported: Scalar | None) -> None:
         """Raises UnsupportedModel unless the key has one of these values; None among them lets it be missing.
 

@@ -101,6 +101,8 @@ class Experts:
         else:
             self.gate_up = [tensors.experts(f"ffn_{name}_exps.weight", count, inner, hidden) for name in ("gate", "up")]
         self.down = tensors.experts("ffn_down_exps.weight", count, hidden, inner)
+        scale = "ffn_down_exps.scale"
+        self.scale = tensors.vector(scale, count) if scale in tensors else None
         sizes = {"gate": inner, "up": inner, "down": hidden}
         self.biases = (
             [tensors.dense(f"ffn_{name}_exps.bias", count, size) for name, size in sizes.items()] if bias else None
@@ -119,6 +121,8 @@ class Experts:
         out = ops.expert_linear(ops.gated(gate, up, self.activation), self.down, experts)
         if self.biases is not None:
             out = out + self.biases[2][experts]
+        if self.scale is not None:
+            out = out * self.scale[experts][:, None]
         in_turn = out[mx.argsort(order)].reshape(len(h), used, -1)
         return mx.sum(in_turn * weights[..., None], axis=1)
 

@@ -79,7 +79,7 @@ def heads(parts: HeadsParts, output: LinearMap | None) -> Heads:
     """Attention with the writing of its cache and the map of its output, if any, in as few operations as can be."""
     if _heads_made is not None:
         return _heads_made(parts, output, here)
-    known = native.has_heads(parts.head_dim) and parts.sinks is None
+    known = native.has_heads(parts.head_dim) and not (parts.lends or parts.borrows or parts.sinks is not None)
     if fused and known and (output is None or native.is_native(output)):
         return native.NativeHeads(parts, output)
     return ComposedHeads(parts, output, here)

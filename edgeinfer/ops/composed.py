@@ -91,18 +91,22 @@ class ComposedHeads:
         """The queries of new rows, (L, H, D), and the cache with their keys and values."""
         parts, here = self.parts, self.here
         query_end, key_end = parts.heads * parts.head_dim, (parts.heads + parts.kv_heads) * parts.head_dim
-        q = here.split_heads(qkv[:, :query_end], parts.heads)
-        k = here.split_heads(qkv[:, query_end:key_end], parts.kv_heads)
-        v = here.split_heads(qkv[:, key_end:], parts.kv_heads)
-        if parts.q_norm is not None and parts.k_norm is not None:
-            q, k = here.rms_norm(q, parts.q_norm, parts.eps), here.rms_norm(k, parts.k_norm, parts.eps)
-        q, k = (here.rope(each, parts.rotary, span.offset) for each in (q, k))
-        k, v = self._kept(k, v)
+        q = self._turned(qkv[:, :query_end], parts.heads, parts.q_norm, span)
+        if parts.borrows:
+            return q, cache
+        k = self._turned(qkv[:, query_end:key_end], parts.kv_heads, parts.k_norm, span)
+        k, v = self._kept(k, here.split_heads(qkv[:, key_end:], parts.kv_heads))
         if not cache:
             nothing = mx.zeros((parts.kv_heads, 0, parts.head_dim), here.KV_DTYPE)
             cache = (nothing, nothing)
-        keys, values = (write_rows(old, new, span.offset) for old, new in zip(cache, (k, v), strict=True))
-        return q, (keys, values)
+        return q, tuple(write_rows(old, new, span.offset) for old, new in zip(cache, (k, v), strict=True))
+
+    def _turned(self, x: mx.array, heads: int, norm: mx.array | None, span: Span) -> mx.array:
+        """(L, heads * D) -> (L, heads, D)."""
+        split = self.here.split_heads(x, heads)
+        if norm is not None:
+            split = self.here.rms_norm(split, norm, self.parts.eps)
+        return self.here.rope(split, self.parts.rotary, span.offset)
 
     def _kept(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """What the cache is to keep of new rows: (L, K, D) each. An evaluation keeps less than everything."""

@@ -132,7 +132,7 @@ def _clamped_swiglu(gate: Floats, up: Floats) -> Floats:
     return _silu(np.float32(1.702) * low) / np.float32(1.702) * held
 
 
-_GATES: Mapping[str, Callable[[Floats, Floats], Floats]] = {
+_GATES: dict[str, Callable[[Floats, Floats], Floats]] = {
     "silu": lambda gate, up: _silu(gate) * up,
     "gelu": lambda gate, up: _gelu(gate) * up,
     "clamped_swiglu": _clamped_swiglu,

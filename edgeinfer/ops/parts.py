@@ -50,7 +50,8 @@ class HeadsParts:
 
     A row sees the last ``window`` positions, itself among them (0: all); scores pass ``softcap * tanh(s / softcap)``.
     ``q_norm`` and ``k_norm`` are RMS norms of each head before its rotation. ``sinks``: (H,), a score of each head that
-    takes part in the softmax and has no value.
+    takes part in the softmax and has no value. Heads that ``borrow`` take queries alone, over a cache that heads that
+    ``lend`` have written in the same pass.
     """
 
     heads: int
@@ -64,6 +65,8 @@ class HeadsParts:
     k_norm: mx.array | None = None
     eps: float = 0.0
     sinks: mx.array | None = None
+    lends: bool = False
+    borrows: bool = False
 
 
 class LinearMap(Protocol):

@@ -22,8 +22,9 @@ from edgeinfer.speculation.certainty import Learned
 from edgeinfer.speculation.drafter import Text
 from edgeinfer.speculation.mtp import Memories, MTPDrafter
 from edgeinfer.types import SamplingParams
-from tests.architectures import FAMILIES, HIDDEN, Maker
+from tests.architectures import FAMILIES
 from tests.generation.fakes import FakeTokenizer, ids_of
+from tests.makers import HIDDEN, Maker
 from tests.speculation.drafters import Eager, only
 from tests.tiny import CONTROL_TOKENS, MERGES, tiny_gguf
 
