@@ -50,6 +50,7 @@ def load(
     template: str = "",
     isolate: bool = False,
     draft_model: str | os.PathLike[str] = "",
+    distributed: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> LLM:
     """Loads a model and returns it, ready to answer.
@@ -61,6 +62,8 @@ def load(
     isolate: run the model in a process of its own. One that is killed, aborts, hangs or runs out of memory then costs
     the replies it was making, which raise EngineCrashed within ten seconds; the next request starts another.
     draft_model: a second, smaller model with the same vocabulary, whose guesses this one verifies where that pays.
+    distributed: one model over the processes that ``mlx.launch`` started, each with some of its layers. The first
+    process gets the model; in all others this serves their share until the first one closes, and ends the process.
 
     Raises ModelNotFound, CorruptFile, UnsupportedModel, BackendUnavailable, MemoryLimit, NetworkFailed.
     """
@@ -76,7 +79,17 @@ def load(
     if draft_model:
         draft = _checked_draft(_name(draft_model), backend or settings.backend, tokenizer, files.name, on_progress)
     engine: Engine | IsolatedEngine
-    if isolate:
+    if distributed:
+        from edgeinfer.backends.pipeline import PipelineBackend, Ring, follow
+
+        if isolate or draft_model or choice.name != "mlx":
+            raise BadRequest("distributed runs on MLX, without isolate and draft_model", "distributed")
+        ring = Ring.joined()
+        if not ring.stage.first:
+            follow(files.path, context, threads, ring)
+            sys.exit(0)
+        engine = Engine(lambda: PipelineBackend(files.path, context, threads, ring), tokenizer, shared_by(settings))
+    elif isolate:
         engine = IsolatedEngine([str(files.path), choice.name, str(context), str(threads), *draft])
     else:
         speculate = shared_by(settings, open_draft(threads, *draft) if draft else None)

@@ -24,6 +24,7 @@ from edgeinfer.cache.store import PrefixStore
 from edgeinfer.errors import BadRequest
 from edgeinfer.loading.fit import available_memory
 from edgeinfer.loading.loader import Loaded, load
+from edgeinfer.loading.stage import StagedForward
 from edgeinfer.memory import hand_back_memory
 from edgeinfer.nn.batch import Batch, View
 from edgeinfer.nn.forward import Forward
@@ -85,10 +86,10 @@ class MLXSequence:
 class MLXBackend:
     """The engine of this package. Use it from one thread: MLX's streams belong to the thread that made them."""
 
-    def __init__(self, loaded: Loaded, threads: int = 0) -> None:
+    def __init__(self, loaded: Loaded, threads: int = 0, forward: Forward | StagedForward | None = None) -> None:
         self._loaded = loaded
         self._model = loaded.model
-        self._forward = Forward(loaded.model)
+        self._forward = forward or Forward(loaded.model)
         self._file = loaded.file
         self._running: WeakSet[MLXSequence] = WeakSet()
         self._closed = False
@@ -173,7 +174,7 @@ class MLXBackend:
             self._store.put(sequence.cached)
 
     def step(self, chunks: Sequence[Chunk]) -> list[mx.array]:
-        self._check(chunks)
+        self.check(chunks)
         if not chunks:
             return []
         if self._file is not None:
@@ -228,7 +229,8 @@ class MLXBackend:
     def check_running(self) -> None:
         check_running(self._closed)
 
-    def _check(self, chunks: Sequence[Chunk]) -> None:
+    def check(self, chunks: Sequence[Chunk]) -> None:
+        """Raises BadRequest or ContextLimit for a step that cannot be done."""
         self.check_running()
         check_states(self, MLXSequence, chunks)
         for chunk in chunks:

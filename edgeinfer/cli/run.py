@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     default=AUTO,
     help="Draft tokens where that is faster; the text is the same. Default: auto.",
 )
+@click.option("--distributed", is_flag=True, help="One model over the processes that mlx.launch started.")
 @click.option("--draft-model", default="", metavar="MODEL", help="A second, smaller model that drafts for MODEL.")
 @model_options
 @sampling_options
@@ -92,6 +93,7 @@ def command(
     reasoning: str,
     receipt: Path | None,
     speculation: str,
+    distributed: bool,
     draft_model: str,
     model: str,
     backend: str | None,
@@ -121,6 +123,7 @@ def command(
             threads=threads,
             template=template,
             draft_model=draft_model,
+            distributed=distributed,
             on_progress=on_progress,
         ) as llm,
     ):

@@ -11,11 +11,13 @@ import numpy as np
 
 from edgeinfer import ops
 from edgeinfer.converted.opening import open_model
-from edgeinfer.errors import UnsupportedModel
+from edgeinfer.errors import BadRequest, UnsupportedModel
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile
 from edgeinfer.loading.fit import Needs, checked_context, needs
 from edgeinfer.loading.registry import Model, build
+from edgeinfer.loading.stage import Stage
+from edgeinfer.nn.tensors import Outline, Tensors
 
 FILE_TYPES = {
     number: name
@@ -37,6 +39,7 @@ class Loaded:
     architecture: str
     quantization: str
     vocab_size: int
+    hidden: int
     context: int
     parameters: int
     needs: Needs
@@ -44,20 +47,20 @@ class Loaded:
     """Open while the model computes with its memory; whoever holds the model checks and closes it."""
 
 
-def load(path: Path, context: int = 0) -> Loaded:
-    """Reads a model. ``context`` 0 lets the model and the memory decide.
+def load(path: Path, context: int = 0, stage: Stage | None = None) -> Loaded:
+    """Reads a model, or a share of it. ``context`` 0 lets the model and the memory decide.
 
     Everything is checked before the first weight is read. Raises ModelNotFound, CorruptFile, UnsupportedModel,
     BadRequest or MemoryLimit.
     """
     with ExitStack() as closing, np.errstate(all="ignore"):
         file = closing.enter_context(open_model(path))
-        needed = needs(file)
+        needed = stage.share(needs(file)) if stage else needs(file)
         chosen = checked_context(file, needed, context)
         vocab_size = _vocabulary(file)
         config = Config.from_gguf(file)
         shared_before = ops.shared_bytes()
-        model = build(file, context=chosen)
+        model = build(file, _share(file, stage) if stage else Tensors, context=chosen)
         in_use = ops.shared_bytes() > shared_before
         loaded = Loaded(
             model=model,
@@ -65,6 +68,7 @@ def load(path: Path, context: int = 0) -> Loaded:
             architecture=config.architecture,
             quantization=_quantization(file, config),
             vocab_size=vocab_size,
+            hidden=config.read("embedding_length", int),
             context=chosen,
             parameters=sum(math.prod(info.shape) for info in file.tensors.values()),
             needs=needed,
@@ -73,6 +77,14 @@ def load(path: Path, context: int = 0) -> Loaded:
         if in_use:
             closing.pop_all()
         return loaded
+
+
+def _share(file: GGUFFile, stage: Stage) -> type[Tensors]:
+    """How a process reads its weights. Raises BadRequest where there are fewer layers than processes."""
+    layers = len(build(file, Outline).blocks)
+    if layers < stage.size:
+        raise BadRequest(f"{file.path.name} has {layers} layers: more processes than that have nothing to do", "size")
+    return stage.tensors(layers)
 
 
 def _vocabulary(file: GGUFFile) -> int:
