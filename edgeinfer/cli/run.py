@@ -105,7 +105,7 @@ def command(
 
     The answer goes to stdout, a summary to stderr. --help-all shows every sampling option.
     """
-    text, system = read_prompt(prompt), checked_text(system, "--system")
+    text, system = read_prompt(prompt, piped=not distributed), checked_text(system, "--system")
     if raw and (system or template):
         raise BadRequest("--raw goes without --system and --template: nothing is put around the prompt", "raw")
     structure = {"schema": read_json(schema, "schema") or None, "regex": regex or None}
@@ -149,10 +149,10 @@ def command(
         raise KeyboardInterrupt
 
 
-def read_prompt(prompt: str | None) -> str:
-    """The prompt of the command line with that of stdin behind it."""
+def read_prompt(prompt: str | None, piped: bool = True) -> str:
+    """The prompt of the command line with that of stdin behind it. mlx.launch's stdin is a pipe that never ends."""
     given = "" if prompt in (None, "-") else checked_text(prompt, "the prompt")
-    text = "\n\n".join(part for part in (given, _piped(prompt)) if part)
+    text = "\n\n".join(part for part in (given, _piped(prompt) if piped else "") if part)
     if not text.strip():
         raise BadRequest('the prompt is empty; give one: edgeinfer run "Why is the sky blue?"', "prompt")
     return text
