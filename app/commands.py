@@ -39,7 +39,7 @@ def parsed(text: str) -> Command | None:
 def hints(text: str, word: str) -> list[str]:
     """Lines to show above the prompt."""
     if _COMMAND.fullmatch(text) or text == "/":
-        return [f"{row.slash} {row.takes}".ljust(16) + row.help for row in _matching(text)][:OFFERED]
+        return [f"{row.slash} {row.takes}".ljust(18) + row.help for row in _matching(text)][:OFFERED]
     if word.startswith("@") and len(word) > 1 and (found := completions(word[1:])):
         shown = [os.path.basename(path.rstrip("/")) + ("/" if path.endswith("/") else "") for path in found[:OFFERED]]
         if found != [word[1:]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -29,14 +30,18 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#help").border_subtitle = "Esc closes"
         self.query_one("#help").focus()
 
-    def _table(self) -> Text:
-        rows = [(*_ways(action, self.app._keymap.get(action.name, action.key)), action.help) for action in ACTIONS]
-        keys, commands = (max(len(row[column]) for row in rows) for column in (0, 1))
-        text = Text()
-        for key, command, line in rows:
-            text.append(f"{key:{keys}}  ", "bold").append(f"{command:{commands}}  ", "italic").append(line + "\n")
-        text.rstrip()
-        return text
+    def _table(self) -> Table:
+        """A row for each action: what leads to it, and beside that what it does."""
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(max_width=17)
+        table.add_column(overflow="fold")
+        for action in ACTIONS:
+            key, command = _ways(action, self.app._keymap.get(action.name, action.key))
+            ways = Text(key, "bold")
+            if key and command:
+                ways.append("  " if len(f"{key}  {command}") <= 17 else "\n")
+            table.add_row(ways.append(command, "not bold italic"), Text(action.help))
+        return table
 
 
 def _ways(action: Action, key: str) -> tuple[str, str]:
