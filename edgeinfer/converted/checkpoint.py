@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.converted.compressed import compressed
-from edgeinfer.converted.families import Family
+from edgeinfer.converted.families import Family, past_the_last
 from edgeinfer.converted.folder import Folder, read_json
 from edgeinfer.converted.schemes import Matrix, Reader, Refusal, awq, bitsandbytes, fp8, gptq, mlx, plain
 from edgeinfer.converted.settings import Settings
@@ -61,11 +61,15 @@ class Checkpoint(GGUFFile):
             self._family: Family = self._settings.family
             self._scheme, self._quantization = _scheme(self._folder)
             metadata = self._settings.metadata()
+            prefix = self._family.architecture
+            self._layers = int(metadata.get(f"{prefix}.block_count", 0))
             self._heads = {
                 part: int(metadata.get(f"{self._family.architecture}.{key}") or metadata.get(
                     f"{self._family.architecture}.attention.head_count", 0)) for part, key in _TURNED.items()
             }  # fmt: skip
             self._matrices = self._collect() | self._adapter()
+            if f"blk.{self._layers}.nextn.eh_proj.weight" in self._matrices:
+                metadata |= {f"{prefix}.block_count": self._layers + 1, f"{prefix}.nextn_predict_layers": 1}
             self.tensors = MappingProxyType({name: _info(name, each) for name, each in self._matrices.items()})
             self.metadata = MappingProxyType(
                 {"general.name": path.resolve().name, **metadata, **self._adapted, **vocabulary(path, self._rows())}
@@ -119,7 +123,8 @@ class Checkpoint(GGUFFile):
         matrices: dict[str, Matrix] = {}
         experts: dict[str, dict[int, Matrix]] = {}
         for module, kinds in modules.items():
-            target, expert = self._family.rename(module.removeprefix("language_model."))
+            named = past_the_last(module.removeprefix("language_model."), self._layers)
+            target, expert = self._family.rename(named)
             if not target:
                 raise self._no_place(f"{module}.{sorted(kinds)[0]}")
             matrix = self._turned(target, self._matrix(module, kinds))

@@ -20,6 +20,17 @@ _LLAMA = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_NEXT = {
+    "eh_proj": "nextn.eh_proj",
+    "enorm": "nextn.enorm",
+    "hnorm": "nextn.hnorm",
+    "shared_head.norm": "nextn.shared_head_norm",
+    "shared_head.head": "nextn.shared_head_head",
+    "embed_tokens": "nextn.embed_tokens",
+}
+"""Of the layer past the last one that predicts a further token, as DeepSeek and GLM name them."""
+_MTP = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm"}
+"""As Qwen names them, under ``mtp.``; the block is ``mtp.layers.0``."""
 _HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 _SANDWICH = {
     "post_attention_layernorm": "post_attention_norm",
@@ -64,8 +75,16 @@ class Family:
         if self.experts and part.startswith("mlp.switch_mlp."):  # as MLX stacks them
             part = _EXPERTS.get(part.removeprefix("mlp.switch_mlp."), "")
             return (f"blk.{layer}.{part}", None) if part else ("", None)
-        part = self.layer.get(part, "")
+        part = self.layer.get(part) or _NEXT.get(part, "")
         return (f"blk.{layer}.{part}", None) if part else ("", None)
+
+
+def past_the_last(module: str, layers: int) -> str:
+    """A module of the head for further tokens as one of the layer past the last one; any other as it is."""
+    part = module.removeprefix("mtp.")
+    if part == module:
+        return module
+    return f"model.layers.{layers}.{_MTP.get(part) or part.removeprefix('layers.0.')}"
 
 
 _SHARED_LLAMA = Family("llama", _LLAMA, paired=True)

@@ -15,7 +15,7 @@ from edgeinfer.speculation.step import Candidate
 Curve = dict[int, float]
 CURVES: dict[str, Curve] = {
     # This engine's own kernels, SmolLM2-135M Q4_1, two threads of an AMD Zen 4.
-    "native": {1: 1.0, 2: 1.01, 3: 1.08, 4: 1.2, 5: 1.32, 6: 1.43, 8: 1.64, 12: 2.2, 16: 2.7, 32: 4.82, 64: 9.27},
+    "native": {1: 1.0, 2: 1.02, 3: 1.1, 4: 1.25, 5: 1.37, 6: 1.41, 8: 1.68, 12: 2.25, 16: 2.78, 32: 5.04, 64: 9.84},
     # llama.cpp on the same machine, model and threads.
     "llama.cpp": {1: 1.0, 2: 1.6, 3: 1.95, 4: 2.3, 8: 3.72, 16: 6.67, 32: 12.74, 64: 23.38},
     # Published: an M4 Pro with 8-bit weights, and an M3 Max with MLX's own 4-bit kernels, whose curve has steps.

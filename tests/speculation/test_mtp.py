@@ -23,6 +23,7 @@ from edgeinfer.speculation.drafter import Text
 from edgeinfer.speculation.mtp import Memories, MTPDrafter
 from edgeinfer.types import SamplingParams
 from tests.architectures import FAMILIES
+from tests.converted.writing import LLAMA, matrices, others, store, write_folder
 from tests.generation.fakes import FakeTokenizer, ids_of
 from tests.makers import HIDDEN, Maker
 from tests.speculation.drafters import Eager, only
@@ -201,6 +202,32 @@ def test_a_text_that_goes_on_finds_what_the_head_knew_of_its_beginning() -> None
     assert (found.start, found.length) == (1, 7)
     assert memories.find([1, 2, 3, 4], 3) is None
     assert memories.find(list(range(9)), 1) is None
+
+
+@pytest.mark.parametrize("style", ["mtp", "layer"])
+def test_a_folder_names_its_head_as_qwen_or_as_deepseek_does(tmp_path: Path, style: str) -> None:
+    config = {**LLAMA, "model_type": "qwen3", "num_nextn_predict_layers": 1}
+    source = np.random.default_rng(9)
+    more = {**config, "num_hidden_layers": 3}
+    tensors = others(source, more) | {
+        f"{name}.weight": store("F32", source.standard_normal(shape) * 0.1) for name, shape in matrices(more).items()
+    }
+    for layer in range(3):
+        for norm in ("q_norm", "k_norm"):
+            tensors[f"model.layers.{layer}.self_attn.{norm}.weight"] = store("F32", np.ones(32))
+    names = {"mtp": ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"),
+             "layer": ("eh_proj", "enorm", "hnorm", "shared_head.norm")}[style]  # fmt: skip
+    place = {"mtp": "mtp", "layer": "model.layers.2"}[style]
+    tensors[f"{place}.{names[0]}.weight"] = store("F32", source.standard_normal((128, 256)) * 0.1)
+    tensors |= {f"{place}.{name}.weight": store("F32", np.ones(128)) for name in names[1:]}
+    if style == "mtp":
+        last = [name for name in tensors if name.startswith("model.layers.2.")]
+        tensors |= {f"mtp.layers.0.{name.removeprefix('model.layers.2.')}": tensors.pop(name) for name in last}
+    options: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
+    with edgeinfer.load(write_folder(tmp_path / "folder", tensors, config)) as llm:
+        assert "mtp" in llm.info.drafters
+        plain = llm.generate("Once upon", speculation="off", **options)
+        assert llm.generate("Once upon", speculation="mtp", **options).ids == plain.ids
 
 
 def _rms(x: np.ndarray, weight: Any, eps: float) -> np.ndarray:
