@@ -15,6 +15,7 @@ from edgeinfer.generation.penalties import Breakers, find_breakers
 from edgeinfer.generation.request import Request
 from edgeinfer.generation.run import Outlet, Run
 from edgeinfer.generation.sampler import Guesser, Sampler
+from edgeinfer.generation.slices import Slices
 from edgeinfer.generation.structured import Constraint, Structure
 from edgeinfer.speculation.drafter import Text
 from edgeinfer.speculation.pilot import Pilot
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from edgeinfer.tokenizer.vocabulary import Tokenizer
 
 PREFILL_CHUNK = 512
-"""Prompt tokens in one step, of all requests together: what a decoding request waits for at most."""
+"""Prompt tokens in one step at most, of all requests together: what a decoding request waits for."""
 
 MAX_OPEN = 16
 """Sequences that are computed at one time; more requests wait their turn."""
@@ -53,7 +54,7 @@ class Scheduler:
     ) -> None:
         self.backend = backend
         self._tokenizer = tokenizer
-        self._prefill_chunk = prefill_chunk
+        self._slices = Slices(prefill_chunk, backend.info.row_invariant, backend.info.parameters)
         self._max_open = max_open
         self._speculation = speculation
         self._waiting: deque[Run] = deque()
@@ -177,7 +178,7 @@ class Scheduler:
         turn: Turn = []
         served: list[Run] = []
         decoding: list[Run] = []
-        budget = self._prefill_chunk
+        budget = self._slices.size
         for run in self._open:
             if not run.outlet.ready or (run.prefilling and not budget):
                 continue
@@ -208,7 +209,9 @@ class Scheduler:
         self._speculation.choose(self._candidates, self._depth)
 
     def _account(self, turn: Turn, seconds: float) -> None:
-        """Tells speculation how long the step took."""
+        """Tells the size of slices and speculation how long the step took."""
+        if turn and all(chunk is not None and chunk.rows == "none" for _, chunk in turn):
+            self._slices.observe(sum(run.rows for run, _ in turn), seconds)
         if self._speculation is None or not self._candidates:
             return
         drafting = any(chunk is not None and chunk.rows == "all" for _, chunk in turn)
