@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual.binding import BindingType
-from textual.screen import Screen
 
 from edgeinfer.app.actions import bindings
 from edgeinfer.app.render.entry import Entry, Said, Told
+from edgeinfer.app.screens.chores import Chores
 from edgeinfer.app.widgets.figures import Figures
 from edgeinfer.app.widgets.prompt import Prompt
 from edgeinfer.app.widgets.transcript import Transcript
 
-if TYPE_CHECKING:
-    from edgeinfer.app.app import ChatApp
-    from edgeinfer.app.session import Session
-    from edgeinfer.app.turns import Turns
 
-
-class ChatKeys(Screen[None]):
+class ChatKeys(Chores):
     """One method for each row of the registry."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("chat")
 
-    session: Session
-    turns: Turns
     editing: int | None = None  # the message that the next one stands in for
     _code_at = 0  # blocks of code that were copied in a row
-
-    @property
-    def chat_app(self) -> ChatApp:
-        return cast("ChatApp", self.app)
 
     @property
     def transcript(self) -> Transcript:

@@ -19,6 +19,7 @@ from edgeinfer.app.engine import in_thread
 from edgeinfer.app.render.rows import columns, row
 from edgeinfer.app.screens.ask import Ask
 from edgeinfer.app.screens.picker import Picker
+from edgeinfer.app.transfer import check_new, export, file_name, said_of
 from edgeinfer.errors import BadRequest, EdgeInferError
 from edgeinfer.sanitize import sanitize
 
@@ -130,13 +131,13 @@ class ChatsScreen(Picker):
         if (found := self._chosen()) is None:
             return
         about = "Files to write: NAME.md with this branch, NAME.json with every branch, which can be imported again."
-        default = os.path.join(os.curdir, _file_name(found))
+        default = os.path.join(os.curdir, file_name(found))
         name = await self.app.push_screen_wait(Ask("Export", default, about, _new_files))
         if name:
             try:
                 written = await in_thread(lambda: export(self.store, found.id, Path(name).expanduser()))
-            except (EdgeInferError, OSError) as error:
-                self.say(f"{name}: {error}", trouble=True)
+            except EdgeInferError as error:
+                self.say(str(error), trouble=True)
             else:
                 self.say(f"Wrote {' and '.join(map(str, written))}.")
 
@@ -153,9 +154,7 @@ class ChatsScreen(Picker):
         except EdgeInferError as error:
             self.say(str(error), trouble=True)
             return
-        notes = [f"… and {len(imported.notes) - 3} notes more"] if len(imported.notes) > 3 else []
-        count = f"Added {len(imported.conversations):,} conversations with {imported.messages:,} messages."
-        self.say("\n".join([count, *imported.notes[:3], *notes]))
+        self.say(said_of(imported))
         self.refresh_rows()
 
     @property
@@ -198,31 +197,6 @@ def when(seconds: float) -> str:
     return then.strftime("%d %b") if then.year == now.year else then.strftime("%d %b %Y")
 
 
-def export(store: Conversations, conversation: int, path: Path) -> list[Path]:
-    """Writes ``path.md`` and ``path.json``. Raises OSError, also where one of them is there already."""
-    from edgeinfer.app.conversations.ours import to_json, to_markdown
-    from edgeinfer.app.conversations.trees import taken_out
-
-    found = store.conversation(conversation)
-    branch = store.path(found.leaf) if found.leaf is not None else []
-    texts = {".md": to_markdown(found, branch), ".json": to_json([taken_out(store, conversation)])}
-    files = _files(path)
-    for file in files:
-        with file.open("x", encoding="utf-8", newline="\n") as opened:
-            opened.write(texts[file.suffix])
-    return files
-
-
-def _files(path: Path) -> list[Path]:
-    return [path.with_name(path.name + suffix) for suffix in (".md", ".json")]
-
-
-def _file_name(found: Conversation) -> str:
-    """The title with nothing in it that a file system minds."""
-    words = "".join(character if character.isalnum() else " " for character in found.title).split()
-    return "-".join(words)[:60] or f"conversation-{found.id}"
-
-
 def _not_empty(text: str) -> None:
     if not text.strip():
         raise BadRequest("type something, or leave with Esc")
@@ -230,8 +204,4 @@ def _not_empty(text: str) -> None:
 
 def _new_files(name: str) -> None:
     _not_empty(name)
-    for file in _files(Path(name).expanduser()):
-        if file.exists():
-            raise BadRequest(f"{file} is there already; take another name")
-        if not file.parent.is_dir():
-            raise BadRequest(f"{file.parent} is no folder")
+    check_new(Path(name).expanduser())

@@ -120,6 +120,7 @@ class Picker(Screen[None]):
 
     @on(Input.Submitted, "#search")
     def _submitted(self) -> None:
+        self.refresh_rows()  # who types fast means what was typed, not what is still shown
         self.action_pick()
 
     @on(OptionList.OptionSelected, "#rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from rich.text import Text
@@ -15,7 +16,9 @@ from edgeinfer.app.render.rows import row
 from edgeinfer.app.screens.picker import Picker
 from edgeinfer.sanitize import sanitize
 
+_WIDE = 60  # cells of a row that has room for words
 _MOST_INDENT = 12  # cells; deeper branches keep to the edge
+_FENCE = re.compile(r"^\s*(```|~~~).*$", re.MULTILINE)
 _SPEAKER = {"user": "You: ", "assistant": "", "system": "System: ", "tool": "Tool: "}
 
 
@@ -73,10 +76,14 @@ class TreeScreen(Picker):
         here = message.id in self.branch
         facts = []
         if (stats := message.stats) is not None and stats.prompt:
-            facts = [f"reused {count(stats.cached)} of {count(stats.prompt)}", rate(stats.decode_rate)]
+            reused = f"reused {count(stats.cached)} of {count(stats.prompt)}"
+            facts = [
+                reused if self.room >= _WIDE else f"{count(stats.cached)}/{count(stats.prompt)}",
+                rate(stats.decode_rate),
+            ]
         elif message.state in ("cancelled", "error"):
             facts = ["stopped" if message.state == "cancelled" else "failed"]
-        words = _SPEAKER[message.role] + " ".join(message.text[:300].split())
+        words = _SPEAKER[message.role] + " ".join(_FENCE.sub("", message.text[:300]).split())
         mark = ("● " if here else "  ") + lead
         return Option(row(words or "…", facts, self.room, mark, "bold" if here else ""), id=str(message.id))
 

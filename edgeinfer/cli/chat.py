@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(0), help="CPU threads. Default: the physical cores.")
 @click.option("--inline", is_flag=True, help="Below the shell's prompt in place of the whole screen.")
 @click.option("--plain", is_flag=True, help="Line by line, for screen readers and simple terminals.")
+@click.option("--screenshots", type=click.Path(path_type=Path), hidden=True, help="Write the README's pictures there.")
 def command(
-    model: str, backend: str | None, context: int | None, threads: int | None, inline: bool, plain: bool
+    model: str,
+    backend: str | None,
+    context: int | None,
+    threads: int | None,
+    inline: bool,
+    plain: bool,
+    screenshots: Path | None,
 ) -> int:
     """Chat with MODEL in the terminal. Every conversation is kept on this machine; F1 shows the keys."""
     gc.disable()  # until the prompt is there: collecting takes a tenth of the start
@@ -35,6 +42,8 @@ def command(
 
     settings = settings_or_defaults()  # the model's loading says what is wrong with the file
     wanted = Wanted(model or settings.model, backend or "", context, threads)
+    if screenshots is not None:
+        return _screenshots(screenshots, wanted)
     if not plain and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("chat needs a terminal; use `edgeinfer run`, or --plain, which reads lines from anywhere")
     if not plain and simple_terminal():
@@ -60,3 +69,12 @@ def _full(store: Conversations, wanted: Wanted, folder: Path, inline: bool) -> i
     app = ChatApp(store, Options(wanted, folder=folder))
     app.run(inline=inline)
     return app.return_code or 0
+
+
+def _screenshots(folder: Path, wanted: Wanted) -> int:
+    from edgeinfer.app.screenshots import take
+
+    gc.enable()
+    for file in take(folder, wanted):
+        click.echo(str(file))
+    return 0
