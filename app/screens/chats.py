@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 from edgeinfer.app.actions import bindings
 from edgeinfer.app.conversations import Conversation, Conversations, Hit
 from edgeinfer.app.engine import in_thread
+from edgeinfer.app.render.lines import cut
 from edgeinfer.app.render.rows import columns, row
 from edgeinfer.app.screens.ask import Ask
 from edgeinfer.app.screens.picker import Picker
@@ -27,6 +28,7 @@ MOST = 300
 """Conversations in the list; the search finds the others."""
 _HITS = 60
 _CHANGE_SECONDS = 1.0  # between two looks at what another window wrote
+_WIDE, _TITLE = 70, 26  # cells of a row that has room for a title, and those of the title
 _SPEAKER = {"user": "you", "assistant": "reply", "system": "system", "tool": "tool"}
 
 
@@ -177,15 +179,18 @@ class ChatsScreen(Picker):
         return Option(row(title[:500], facts, self.room, mark, "bold" if found.pinned else ""), id=str(found.id))
 
     def _hit(self, hit: Hit) -> Option:
-        """The line that was found, its words marked; the sanitized text is as long only where nothing was replaced."""
-        text = Text(f"  {_SPEAKER[hit.role]}: ", "dim", no_wrap=True, overflow="ellipsis", end="")
-        at = 0
+        """The line that was found, its words marked, and on a wide screen the title of its conversation."""
+        room = self.room - (_TITLE if self.room >= _WIDE else 0)
+        text = Text(f"  {_SPEAKER[hit.role]}: ", "dim", no_wrap=True, end="")
+        at = max(0, hit.marks[0][0] - room // 3) if hit.marks else 0  # what was found is in sight
         for start, end in hit.marks:
             text.append(sanitize(hit.snippet[at:start], single_line=True), "not dim")
             text.append(sanitize(hit.snippet[start:end], single_line=True), "not dim bold reverse")
             at = end
         text.append(sanitize(hit.snippet[at:], single_line=True), "not dim")
-        text.truncate(self.room, overflow="ellipsis")
+        text.truncate(room, overflow="ellipsis", pad=True)
+        if room < self.room:
+            text.append("  " + cut(sanitize(hit.title, single_line=True), _TITLE - 2), "dim")
         return Option(text, id=f"{hit.conversation}/{hit.message}")
 
 
