@@ -105,10 +105,17 @@ class Picker(Screen[None]):
         self.rows.action_cursor_down()
 
     def action_page_up(self) -> None:
-        self.rows.action_page_up()  # type: ignore[no-untyped-call]
+        if self._drawn:
+            self.rows.action_page_up()  # type: ignore[no-untyped-call]
 
     def action_page_down(self) -> None:
-        self.rows.action_page_down()  # type: ignore[no-untyped-call]
+        if self._drawn:
+            self.rows.action_page_down()  # type: ignore[no-untyped-call]
+
+    @property
+    def _drawn(self) -> bool:
+        """Whether rows have a place: pages of a list without one end in a KeyError of Textual's."""
+        return self.rows.scrollable_content_region.area > 0
 
     @on(Input.Changed, "#search")
     def _search(self) -> None:

@@ -14,11 +14,10 @@ from edgeinfer.app.app import ChatApp, Options
 from edgeinfer.app.conversations import Conversations, Stats
 from edgeinfer.app.conversations.imports import import_file
 from edgeinfer.app.engine import Wanted
-from edgeinfer.app.screens.ask import Ask, Choose
+from edgeinfer.app.screens.ask import Ask
 from edgeinfer.app.screens.chats import ChatsScreen
 from edgeinfer.app.screens.models import ModelsScreen
 from edgeinfer.app.screens.picker import Picker
-from edgeinfer.app.screens.settings import SettingsScreen
 from edgeinfer.app.screens.tree import TreeScreen
 from edgeinfer.errors import BadInput
 from edgeinfer.library import Fit, Offer, Progress, PullStopped, Removed
@@ -285,84 +284,6 @@ def test_a_model_is_deleted_and_brought_back(path: Path, monkeypatch: pytest.Mon
 
     chat(opener({}), path, script)
     assert log == ["delete small", "undo small", "empty"]
-
-
-def test_a_setting_is_changed_kept_and_reset(path: Path, tmp_path: Path) -> None:
-    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
-        found = await opened(app, pilot, "f10")
-        assert isinstance(found, SettingsScreen)
-        await pilot.press(*"temperature")
-        await until(pilot, lambda: found.chosen == "sampling.temperature")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Ask))
-        await pilot.press("ctrl+u", *"101", "enter")
-        await pilot.pause()
-        assert "expected 0 to 100" in " ".join(screen(app).split())
-        await pilot.press("ctrl+u", *"0.25", "enter")
-        await until(pilot, lambda: app.session.params.get("temperature") == 0.25)
-        assert "temperature = 0.25" in (tmp_path / "chat.toml").read_text()
-        await until(pilot, lambda: app.screen is found)
-        await pilot.press("f8")
-        await until(pilot, lambda: "temperature" not in app.session.params)
-
-    chat(opener({}), path, script, folder=tmp_path)
-
-
-def test_a_theme_is_tried_and_taken(path: Path, tmp_path: Path) -> None:
-    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
-        found = await opened(app, pilot, "f10")
-        await pilot.press(*"theme", "enter")
-        await until(pilot, lambda: isinstance(app.screen, Choose))
-        assert app.theme == "edgeinfer-dark"
-        await pilot.press("down")
-        await until(pilot, lambda: app.theme == "edgeinfer-light")
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is found and app.theme == "edgeinfer-dark")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Choose))
-        await pilot.press("up", "enter")
-        await until(pilot, lambda: app.theme == "edgeinfer-colour-blind")
-        await until(pilot, lambda: (tmp_path / "chat.toml").exists())
-
-    chat(opener({}), path, script, folder=tmp_path)
-
-
-def test_a_key_is_set_anew(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "keys.toml").write_text('panel = "ctrl+g"\nnonsense = 3\n')
-
-    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        assert "keys.toml, line 2: unknown key 'nonsense'" in " ".join(screen(app).split())
-        figures = app.chat.query_one("#figures")
-        await pilot.press("ctrl+g")
-        assert figures.display
-        await pilot.press("f2")
-        assert figures.display  # no longer its key
-        found = await opened(app, pilot, "f10")
-        await pilot.press(*"figures", "enter")
-        await pilot.pause()
-        await pilot.press("ctrl+y")
-        await until(pilot, lambda: "Ctrl-Y" in screen(app))
-        assert app.screen is found
-        await pilot.press("escape", "ctrl+y")
-        assert not figures.display
-
-    chat(opener({}), path, script, folder=tmp_path)
-
-
-def test_mistakes_in_every_file_leave_the_app_up(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "themes").mkdir()
-    for file in ("chat.toml", "keys.toml", "presets.toml", "themes/mine.toml"):
-        (tmp_path / file).write_text("= nothing\n")
-
-    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        text = " ".join(screen(app).split())
-        for file in ("chat.toml", "keys.toml", "presets.toml", "themes/mine.toml"):
-            assert f"{file}, line 1" in text
-        await opened(app, pilot, "f10")
-
-    chat(opener({}), tmp_path / "fresh.db", script, (120, 40), folder=tmp_path)
 
 
 def test_commands_about_the_conversation(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
