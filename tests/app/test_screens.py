@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from edgeinfer import library
 from edgeinfer.app.app import ChatApp, Options
+from edgeinfer.app.config.sampling import EXPLAINED
 from edgeinfer.app.conversations import Conversations, Stats
 from edgeinfer.app.conversations.imports import import_file
 from edgeinfer.app.engine import Wanted
@@ -97,6 +98,9 @@ def test_how_it_looks(snap_compare: Any, path: Path, name: str, size: tuple[int,
         if name == "search":
             await pilot.press(*"needle")
             await until(pilot, lambda: isinstance(found, ChatsScreen) and len(found.hits) == 4)
+        if name == "settings":  # the keys are as many as there are actions: no picture of them lasts
+            await pilot.press(*"sampling.")
+            await until(pilot, lambda: found.rows.option_count == len(EXPLAINED))
         if isinstance(found, ModelsScreen):
             await until(pilot, lambda: "tok/s" in screen(app) or size[0] < 80)
         found.query_one("#search").cursor_blink = False  # type: ignore[attr-defined]
