@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx2
 
 from edgeinfer.errors import ModelNotFound, NetworkFailed
-from edgeinfer.hub.model import Plan, Remote
+from edgeinfer.hub.model import Plan, Quant, Remote
 from edgeinfer.hub.names import check_inside, choose, plain_file, variants
 from edgeinfer.hub.transport import Patience, TryAgain, pause
 
@@ -23,7 +23,8 @@ def plan(repo: str, selector: str, revision: str, name: str, source: str, patien
     info = _model_info(repo, revision, patience)
     files = {sibling.rfilename: sibling for sibling in info.siblings or ()}
     sizes = {path: sibling.size or 0 for path, sibling in files.items()}
-    chosen = choose(variants(sizes), selector, f"hf:{repo}")
+    found = variants(sizes)
+    chosen = choose(found, selector, f"hf:{repo}")
     commit = info.sha or revision or "main"
     downloads = []
     for path in chosen.files:
@@ -48,6 +49,11 @@ def plan(repo: str, selector: str, revision: str, name: str, source: str, patien
         revision=commit,
         license=str(card.get("license") or "") if card else "",
         weight_bytes=chosen.size or None,
+        quants=tuple(
+            Quant(one.quant or one.name, one.files[0], one.size, one is chosen)
+            for one in sorted(found, key=lambda each: each.size)
+            if not one.missing
+        ),
     )
 
 

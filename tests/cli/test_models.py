@@ -72,7 +72,8 @@ def test_a_model_from_pull_to_rm(hub: Hub, tiny: bytes, own_home: Path) -> None:
     pulled = edgeinfer("pull", "hf:org/Tiny-GGUF")
     told = pulled.stderr.splitlines()
     labels = [line.split()[0] for line in told]
-    assert labels == ["model", "licence", "quant", "download", "disk", "memory", "speed", "fetching", "have"]
+    plan = ["model", "licence", "quant", "download", "disk", "memory", "speed"]
+    assert labels == [*plan, "QUANT", "*", "Q8_0", "fetching", "have"]
     assert "Q4_K_M" in told[2]
     assert "free" in told[4]
     assert "fits: about" in told[5]
@@ -98,6 +99,17 @@ def test_a_model_from_pull_to_rm(hub: Hub, tiny: bytes, own_home: Path) -> None:
     assert not path.parent.exists()
     assert "no models yet" in edgeinfer("list").stderr
     edgeinfer("rm", "Tiny-Q4_K_M", code=2)
+
+
+def test_every_quant_of_a_repository_is_listed_with_size_fit_and_speed(hub: Hub) -> None:
+    found = json.loads(edgeinfer("pull", "hf:org/Tiny-GGUF", "--list", "--json").stdout)
+    assert [(row["quant"], row["chosen"]) for row in found] == [("Q4_K_M", True), ("Q8_0", False)]
+    assert all(row["fits"] and row["forecast"] > 1 and row["size"] > 1000 for row in found)
+    lines = edgeinfer("pull", "hf:org/Tiny-GGUF", "--list").stdout.splitlines()
+    assert lines[0].split() == ["QUANT", "SIZE", "MEMORY", "FORECAST"]
+    assert lines[1].split()[:2] == ["*", "Q4_K_M"]
+    assert "tokens/s" in lines[2]
+    assert not hub.downloads()
 
 
 def test_pull_in_json_is_one_object_a_line(hub: Hub, tiny: bytes) -> None:
