@@ -28,6 +28,8 @@ _SPLITS = {
     _CASED.replace("@", "") + rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_END}": "tekken",
 }
 """The published rules by which text is cut before merging: pattern -> their name in GGUF."""
+_WHOLE = ("llama-bpe", "tekken")
+"""Rules under which a word that is a token is taken whole, whatever the merges (``ignore_merges``)."""
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>", re.ASCII)
 
 
@@ -135,8 +137,17 @@ class _Reader:
         if kinds == ["Split", "ByteLevel"] and steps[0].get("behavior") == "Isolated":
             pattern = (steps[0].get("pattern") or {}).get("Regex")
             if pattern in _SPLITS and not steps[1].get("use_regex"):
-                return _SPLITS[pattern]
+                return self._merging(_SPLITS[pattern])
         raise self.unsupported("pre_tokenizer", before, f"the rules named {', '.join(_SPLITS.values())}, gpt-2, smollm")
+
+    def _merging(self, rule: str) -> str:
+        """The rule that cuts alike and merges as the file says."""
+        ignores = bool(self.model.get("ignore_merges"))
+        if ignores is (rule in _WHOLE):
+            return rule
+        if rule == "llama-bpe":
+            return "smaug-bpe"
+        raise self.unsupported("model.ignore_merges", ignores, f"{rule in _WHOLE} with the rule {rule}")
 
     def _spaced(self, tokens: list[str], types: list[int], merges: list[tuple[str, str]]) -> dict[str, Any]:
         """SentencePiece's kind: a token's score is the rank of the merge that makes it, the first ones highest."""

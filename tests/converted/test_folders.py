@@ -13,13 +13,17 @@ import pytest
 
 import edgeinfer
 from edgeinfer.bench.checkpoint import write_checkpoint
-from edgeinfer.converted.checkpoint import Checkpoint
+from edgeinfer.converted.checkpoint import Checkpoint, weights_of
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.formats.gguf import open_gguf
 from tests.converted.writing import LLAMA, matrices, others, store, write_folder, write_safetensors, write_tokenizer
 from tests.models.test_logits import mean_kl, our_logits, some_tokens
 from tests.tiny import tiny_gguf
 
+MIXTURE = {
+    "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+}  # fmt: skip
 HERE = "model.layers.0.mlp.up_proj.weight"
 
 
@@ -161,3 +165,32 @@ def test_what_is_no_model_is_refused_by_name(tmp_path: Path, case: str) -> None:
 def test_llama_cpp_is_said_to_want_gguf(tmp_path: Path) -> None:
     with pytest.raises(EdgeInferError, match="reads GGUF alone; make one with: edgeinfer convert"):
         edgeinfer.load(plain(tmp_path / "model"), backend="llama.cpp")
+
+
+@pytest.mark.parametrize("stacked", [False, True], ids=["one by one", "stacked as MLX does"])
+def test_experts_are_stacked(tmp_path: Path, stacked: bool) -> None:
+    """Mixtures store each expert, or all of a layer in one tensor."""
+    random, config = np.random.default_rng(4), LLAMA | MIXTURE
+    weights = others(random, config)
+    expected: dict[str, np.ndarray] = {}
+    for name, shape in matrices(config).items():
+        if ".mlp." not in name:
+            weights[f"{name}.weight"] = store("F32", random.standard_normal(shape) * 0.1)
+    for layer in range(2):
+        base = f"model.layers.{layer}"
+        for norm in ("q_norm", "k_norm"):
+            weights[f"{base}.self_attn.{norm}.weight"] = store("F32", np.ones(32))
+        weights[f"{base}.mlp.gate.weight"] = store("F32", random.standard_normal((4, 128)))
+        for part, shape in (("gate_proj", (64, 128)), ("up_proj", (64, 128)), ("down_proj", (128, 64))):
+            made = expected[f"blk.{layer}.ffn_{part[:-5]}_exps.weight"] = random.standard_normal((4, *shape)).astype(
+                "f4"
+            )
+            if stacked:
+                weights[f"{base}.mlp.switch_mlp.{part}.weight"] = store("F32", made)
+            else:
+                weights |= {f"{base}.mlp.experts.{e}.{part}.weight": store("F32", made[e]) for e in (3, 1, 0, 2)}
+    folder = write_folder(tmp_path / "model", weights, config)
+    with Checkpoint(folder) as file:
+        for name, made in expected.items():
+            np.testing.assert_array_equal(weights_of(file, name), made)
+    assert np.isfinite(our_logits(folder, some_tokens(20))).all()

@@ -76,7 +76,7 @@ def write_folder(folder: Path, tensors: Mapping[str, Stored], config: Mapping[st
     return folder
 
 
-def write_tokenizer(folder: Path, pre: Mapping[str, Any] | None = None, **config: Any) -> None:
+def write_tokenizer(folder: Path, pre: Mapping[str, Any] | None = None, whole: bool = False, **config: Any) -> None:
     """The vocabulary of ``tests.tiny`` as tokenizer.json, with the rules of SmolLM2."""
     keys = vocabulary("llama")
     tokens, size = keys["tokenizer.ggml.tokens"], len(keys["tokenizer.ggml.tokens"]) - len(CONTROL_TOKENS)
@@ -87,8 +87,9 @@ def write_tokenizer(folder: Path, pre: Mapping[str, Any] | None = None, **config
     file = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
         "pre_tokenizer": pre or {"type": "Sequence", "pretokenizers": [digits, level]},
-        "post_processor": None, "decoder": {"type": "ByteLevel"},
-        "model": {"type": "BPE", "vocab": {text: i for i, text in enumerate(tokens[:size])}, "merges": list(MERGES)},
+        "post_processor": None, "decoder": level,
+        "model": {"type": "BPE", "vocab": {text: i for i, text in enumerate(tokens[:size])}, "merges": list(MERGES),
+                  "ignore_merges": whole},
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(file))
     settings = {"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>"}, "chat_template": CHATML, **config}

@@ -1,0 +1,108 @@
+"""The table of models/README.md: family × codec × backend, each cell tried on a tiny model.
+
+``python -m tests.support`` tries every cell and writes the table; a test tries some of them against what is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from edgeinfer.backends.base import Chunk
+from edgeinfer.backends.llama_cpp import LlamaCppBackend
+from edgeinfer.backends.mlx import MLXBackend
+from edgeinfer.errors import EdgeInferError
+from edgeinfer.quant.codec import BY_GGML_ID, CODECS
+from tests.architectures import FAMILIES, tiny
+from tests.tiny import tiny_gguf
+
+PAGE = Path(__file__).parents[1] / "models" / "README.md"
+BEGIN, END = "<!-- table: python -m tests.support -->", "<!-- end of table -->"
+DENSE = ("llama", "qwen2", "qwen3", "gemma3")
+BACKENDS = {"mlx": MLXBackend, "llama.cpp": LlamaCppBackend}
+SLOW = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
+"""ggml takes seconds to learn to encode these; they stand in two columns."""
+MARKS = {(True, True): "both", (True, False): "MLX", (False, True): "llama.cpp", (False, False): "none"}
+
+
+def families() -> list[str]:
+    return [*DENSE, *(name for name in FAMILIES if name not in DENSE)]
+
+
+def codecs() -> list[str]:
+    return [row.name for row in BY_GGML_ID.values() if row.decodable and row.name in CODECS and row.name != "q2_0"]
+
+
+def fits(family: str, codec: str) -> bool:
+    """Whether a tiny model can be made of it: the larger families' have rows of 64."""
+    if codec in SLOW and family not in DENSE[:2]:
+        return False
+    return family in DENSE or CODECS[codec].weights <= 32
+
+
+def make(folder: Path, family: str, codec: str) -> Path:
+    if family in DENSE:
+        return tiny_gguf(folder / "m.gguf", family, codec=codec, hidden=256, head_dim=64, feed_forward=256)
+    parts = ("attn_q.", "attn_k.", "attn_v.", "attn_output.", "attn_qkv", "ffn_gate.", "ffn_up.", "ffn_down.",
+             "_exps.weight", "ssm_in", "ssm_out", "token_embd")  # fmt: skip
+    return tiny(folder / "m.gguf", family, codec=dict.fromkeys(parts, codec))
+
+
+def attempt(path: Path, backend: str) -> str:
+    """Empty where a few tokens gave finite logits; else why not."""
+    try:
+        loaded = BACKENDS[backend].load(path, 64)
+        try:
+            (logits,) = loaded.step([Chunk(loaded.open(), [1, 2, 3, 4], "all")])
+            return "" if np.isfinite(np.asarray(logits)).all() else "logits that are no numbers"
+        finally:
+            loaded.close()
+    except EdgeInferError as error:
+        return str(error)
+
+
+def cell(family: str, codec: str) -> tuple[str, dict[str, str]]:
+    """Who ran it, and what each refused for."""
+    with TemporaryDirectory() as folder:
+        path = make(Path(folder), family, codec)
+        found = {backend: attempt(path, backend) for backend in BACKENDS}
+    return MARKS[not found["mlx"], not found["llama.cpp"]], {name: why for name, why in found.items() if why}
+
+
+def cells() -> Iterator[tuple[str, str]]:
+    return ((family, codec) for family in families() for codec in codecs() if fits(family, codec))
+
+
+def table() -> str:
+    rows = {codec: ["·"] * len(families()) for codec in codecs()}
+    reasons: dict[str, list[str]] = {}
+    for family, codec in cells():
+        mark, refusals = cell(family, codec)
+        rows[codec][families().index(family)] = mark
+        for backend, why in refusals.items():
+            reasons.setdefault(f"{backend}: {why}", []).append(f"{family} in {codec}")
+        print(f"{family:12} {codec:8} {mark}", file=sys.stderr)
+    lines = ["| | " + " | ".join(families()) + " |", "|---" * (len(families()) + 1) + "|"]
+    lines += [f"| {codec} | " + " | ".join(marks) + " |" for codec, marks in rows.items()]
+    notes = [f"- {why} ({', '.join(where)})" for why, where in reasons.items()]
+    return "\n".join([*lines, *(["", "Refused:", "", *notes] if notes else [])])
+
+
+def written() -> dict[tuple[str, str], str]:
+    """The page's cells."""
+    text = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    return {(family, row[0]): mark for row in rows[1:] for family, mark in zip(rows[0][1:], row[1:], strict=True)}
+
+
+def main() -> None:
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
