@@ -14,6 +14,7 @@ from typing import ClassVar
 import mlx.core as mx
 
 from edgeinfer import ops
+from edgeinfer.cache.kv import KVShape
 from edgeinfer.formats.config import Config
 from edgeinfer.nn.attention import AttentionSpec
 from edgeinfer.nn.batch import Batch
@@ -127,7 +128,7 @@ class Model:
         turns = rotary(config, tensors, head_dim), _near_rotary(config, head_dim)
         self.hidden = sizes.hidden
         self.softcap = config.read("final_logit_softcapping", float, 0.0, minimum=0)
-        self.kv_shapes = [spec.kv_shape for spec in specs[:kept]]
+        self.kv_shapes = [KVShape(spec.sizes.kv_heads, spec.sizes.head_dim, whole=True) for spec in specs[:kept]]
         self.token_embd = tensors.matrix("token_embd.weight", sizes.vocabulary, sizes.hidden)
         self.embeddings = _Embeddings(config, tensors, sizes)
         routing = Routing.read(config, "softmax") if config.read("expert_count", int, 0) else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from edgeinfer import ops
+from edgeinfer.cache.kv import KVShape
 from edgeinfer.cache.state import Arrays, StateShape
 from edgeinfer.formats.config import Config
 from edgeinfer.nn.attention import AttentionSpec
@@ -148,4 +149,5 @@ class Model(Decoder):
             first = GatedDeltaNet(part, delta, layer) if recurrent[layer] else GatedAttention(part, spec, turn, layer)
             return Block(first, SparseMLP(part, sizes, routing, inner, norm="post_attention_norm", shared=shared))
 
-        super().__init__(tensors, sizes, [delta.shape if each else spec.kv_shape for each in recurrent], block)
+        kept = KVShape(sizes.kv_heads, sizes.head_dim, whole=True)
+        super().__init__(tensors, sizes, [delta.shape if each else kept for each in recurrent], block)

@@ -15,7 +15,8 @@ class KVShape:
     """What a layer remembers of a token: ``kv_heads`` keys and values of ``head_dim`` numbers each.
 
     ``window``: tokens that the layer sees, 0 for all; ``learned_sinks``: its softmax has a weight of its own to lose;
-    ``latent``: there are only keys, and the values are a part of them.
+    ``latent``: there are only keys, and the values are a part of them; ``whole``: the cache is read in ways that know
+    no other form of it.
     """
 
     kv_heads: int
@@ -23,11 +24,12 @@ class KVShape:
     window: int = 0
     learned_sinks: bool = False
     latent: bool = False
+    whole: bool = False
 
     @property
     def compressible(self) -> bool:
         """Layers that see a window are small, and those with learned sinks, or whose keys are values, lose too much."""
-        return not (self.window or self.learned_sinks or self.latent)
+        return not (self.window or self.learned_sinks or self.latent or self.whole)
 
     def bytes_per_sequence(self) -> int:
         """Beside those of its tokens."""
