@@ -200,7 +200,7 @@ class Turns:
 
 def _crashed(error: EngineCrashed, crashes: int) -> str:
     if crashes < CRASHES:
-        return f"{error} (F5 … /retry)"
+        return f"{error} (Ctrl-R tries again)"
     return f"{error}. That was the third time in a row: take a smaller context (/reload 2048) or another model"
 
 

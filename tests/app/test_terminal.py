@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edgeinfer.app.conversations import Conversations
@@ -92,6 +93,22 @@ def test_at_most_two_seconds_of_a_reply_are_lost(tmp_path: Path) -> None:
     assert len(text) > 40  # of about 400 tokens, in a machine that is busy with other tests
     with Conversations.open(tmp_path / "chats.db") as store:  # the next start tells
         assert store.message(2).state == "cancelled"
+
+
+def test_a_killed_model_costs_its_reply_and_comes_back(tmp_path: Path) -> None:
+    with Terminal(app_on_tape(tmp_path / "chats.db", "long", 0.02)) as terminal:
+        ready(terminal)
+        sent(terminal, "question one")
+        terminal.until(lambda: "heading" in terminal.text)
+        (child,) = psutil.Process(terminal.process.pid).children()
+        child.kill()
+        terminal.until(lambda: "was killed" in " ".join(terminal.text.split()))
+        terminal.type("\x12")  # Ctrl-R
+        terminal.until(lambda: "was killed" not in terminal.text and "heading" in terminal.text)
+        terminal.type("\x1b")
+        terminal.until(lambda: "stopped" in terminal.text)
+    states = [state for role, _, state in messages(tmp_path / "chats.db") if role == "assistant"]
+    assert states == ["error", "cancelled"]
 
 
 def test_no_colour_means_none(tmp_path: Path) -> None:
