@@ -46,7 +46,7 @@ def test_a_growing_document_ends_as_the_whole(width: int) -> None:
         assert lines(growing, width) == lines(whole, width), repr(source)
         assert all(cell_len(line.rstrip()) <= width for line in lines(whole, width)), repr(
             source
-        )  # blanks may hang over
+        )  # blanks may
 
 
 def test_wrapping_loses_no_character() -> None:
