@@ -44,9 +44,7 @@ def test_a_growing_document_ends_as_the_whole(width: int) -> None:
         whole.finish()
         assert growing.source == source
         assert lines(growing, width) == lines(whole, width), repr(source)
-        assert all(cell_len(line.rstrip()) <= width for line in lines(whole, width)), repr(
-            source
-        )  # blanks may
+        assert all(cell_len(line.rstrip()) <= width for line in lines(whole, width)), repr(source)  # blanks may
 
 
 def test_wrapping_loses_no_character() -> None:
