@@ -172,6 +172,7 @@ class ChatScreen(ChatKeys):
         busy = self.turns.busy and live is not None
         info = app.engine.llm.info if app.engine.llm else None
         speed, first = (live.rate, live.first) if live and busy else (app.speed, app.first)
+        stats = next((message.stats for message in reversed(self.session.path) if message.stats), None)
         used = self._used + (live.tokens if live and busy else 0)
         status.fields = (
             app.model_line,
@@ -179,6 +180,7 @@ class ChatScreen(ChatKeys):
             rate(speed) if speed else "",
             f"first {seconds(first)}" if first else "",
             human_bytes(app.memory) if app.memory else "",
+            f"{stats.tokens_per_step:.1f} a step" if stats and stats.drafted else "",
         )
         status.hint = "Ctrl-End: to the end" if not self.transcript.following else "Esc stops" if busy else "F1 help"
 
