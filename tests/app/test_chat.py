@@ -93,11 +93,11 @@ def test_escape_keeps_what_there_is(tmp_path: Path) -> None:
         assert told.state == "cancelled"
         assert told.text
         assert told.text != "word " * 500
-        assert "stopped" in screen(app)
+        await until(pilot, lambda: "stopped" in screen(app))
         reply = await say(app, pilot, "next")
         assert reply.text == "fine"
 
-    chat(opener({"go": "word " * 500, "next": "fine"}, delays=0.002), tmp_path / "chats.db", script)
+    chat(opener({"go": "word " * 500, "next": "fine"}, delays=0.005), tmp_path / "chats.db", script)
 
 
 def test_retry_and_edit_make_branches_and_lose_nothing(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_ctrl_c_clears_then_stops_then_quits(tmp_path: Path) -> None:
         await pilot.press("ctrl+c", "ctrl+c")
         assert app._exit
 
-    chat(opener({"go": "word " * 5000}, delays=0.002, context=1 << 16), tmp_path / "chats.db", script)
+    chat(opener({"go": "word " * 5000}, delays=0.02, context=1 << 16), tmp_path / "chats.db", script)
 
 
 def test_no_model_is_said_and_loses_nothing(tmp_path: Path) -> None:
