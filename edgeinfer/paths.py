@@ -24,6 +24,11 @@ class Paths:
         return (self.root or Path(platformdirs.user_cache_dir("edgeinfer"))) / "measured"
 
     @property
+    def kept(self) -> Path:
+        """Keys and values of conversations, where they are kept; all of it can be made anew."""
+        return (self.root or Path(platformdirs.user_cache_dir("edgeinfer"))) / "keys-and-values"
+
+    @property
     def chats(self) -> Path:
         """The conversations of the chat app, one database."""
         return (self.root or Path(platformdirs.user_data_dir("edgeinfer"))) / "chats.db"

@@ -27,6 +27,10 @@ class Settings:
     """``auto``, ``mlx`` or ``llama.cpp``."""
     context: int = 0
     """Tokens a conversation may hold; 0 lets the model and the memory decide."""
+    kv: str = "auto"
+    """The format of keys and values: ``auto``, ``exact``, or one such as ``k8v4``: bits of keys and of values."""
+    keep_kv: bool = False
+    """Whether keys and values of long prompts are kept on disk, so that they need not be computed again another day."""
     threads: int = 0
     """CPU threads; 0 takes the physical cores."""
     keep_outputs: bool = False

@@ -150,13 +150,15 @@ class TokenLogprob:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens. ``cached`` of the prompt were not computed again; ``completion`` counts the token that ended the answer
-    too, which ``Reply.ids`` leaves out; ``drafted`` and ``accepted`` are speculation's."""
+    too, which ``Reply.ids`` leaves out; ``drafted`` and ``accepted`` are speculation's. ``kv_bytes``: memory that
+    the keys and values of prompt and answer took in the end."""
 
     prompt: int = 0
     cached: int = 0
     completion: int = 0
     drafted: int = 0
     accepted: int = 0
+    kv_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,10 @@ class Model:
         window = config.read("attention.sliding_window", int, minimum=1)
         near = (_spec(config, sizes, window), plain_rotary(_near_base(config), sizes.head_dim))
         far = (_spec(config, sizes, 0), rotary(config, tensors, sizes.head_dim))
-        self.kv_shapes: list[KVShape] = [far[0].kv_shape] * sizes.layers
+        kinds = [far if (i + 1) % period == 0 else near for i in range(sizes.layers)]
+        self.kv_shapes: list[KVShape] = [spec.kv_shape for spec, _ in kinds]
         self.token_embd = tensors.matrix("token_embd.weight", sizes.vocabulary, sizes.hidden)
-        self.blocks = [
-            Block(*(far if (i + 1) % period == 0 else near), tensors.under(f"blk.{i}."), i) for i in range(sizes.layers)
-        ]
+        self.blocks = [Block(*kind, tensors.under(f"blk.{i}."), i) for i, kind in enumerate(kinds)]
         self.head = Head(tensors, self.token_embd, sizes)
 
     def __call__(self, batch: Batch) -> mx.array:

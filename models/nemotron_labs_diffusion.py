@@ -6,6 +6,8 @@ attention's output, shipped beside the weights, is on for drafts alone.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from edgeinfer import ops
 from edgeinfer.formats.config import Config
 from edgeinfer.models.mistral3 import Model as Ministral
@@ -16,6 +18,8 @@ from edgeinfer.nn.tensors import Tensors
 
 
 class Model(Ministral):
+    kept_whole: ClassVar[bool] = True  # drafted rows see what follows them
+
     def __init__(self, config: Config, tensors: Tensors) -> None:
         super().__init__(config, tensors)
         sizes = Sizes.read(config, tensors)

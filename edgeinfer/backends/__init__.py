@@ -35,15 +35,18 @@ class Choice:
     why: str
     advice: str = ""  # how to get a faster path than the one that is taken
 
-    def load(self, path: Path, context: int = 0, threads: int = 0) -> Backend:
-        """Loads the model; call it on the thread that will use it."""
+    def load(
+        self, path: Path, context: int = 0, threads: int = 0, kv: str = "exact", kept: Path | None = None
+    ) -> Backend:
+        """Loads the model; call it on the thread that will use it. ``kv``: the format of its keys and values;
+        ``kept``: a folder to keep them in."""
         if self.name == "mlx":
             from edgeinfer.backends.mlx import MLXBackend
 
-            return MLXBackend.load(path, context, threads)
+            return MLXBackend.load(path, context, threads, kv, kept)
         from edgeinfer.backends.llama_cpp import LlamaCppBackend
 
-        return LlamaCppBackend.load(path, context, threads)
+        return LlamaCppBackend.load(path, context, threads, kv=kv)
 
 
 def open_draft(threads: int, path: str, backend: str) -> Callable[[], Backend]:

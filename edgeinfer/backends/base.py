@@ -31,7 +31,10 @@ class ModelInfo:
     context: int  # tokens a sequence may hold
     parameters: int
     weight_bytes: int  # in memory
-    kv_bytes_per_token: int
+    kv_bytes_per_token: int  # among many tokens
+    kv: str = "exact"  # the format of keys and values
+    kv_reason: str = ""  # why this one
+    kv_exact_bytes: int = 0  # of a token, were all kept as they are; 0 where it is not known
     lazy: bool = False  # logits and tokens may stay on the device: decoding can be pipelined
     kernels: str = ""  # which code multiplies, and of which version
     row_invariant: bool = False  # the logits of a token are the same, bit for bit, alone and in any batch
@@ -44,6 +47,10 @@ class SequenceState(Protocol):
     @property
     def length(self) -> int:
         """Tokens that are kept."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds, shared with others or not."""
 
     def accept(self, count: int) -> None:
         """Of the last chunk, keeps the first ``count`` tokens and forgets the rest. Once after each step."""

@@ -51,6 +51,11 @@ class TrackedSequence:
         return len(self.slot.tokens)
 
     @property
+    def nbytes(self) -> int:
+        """Of the keys and values that are stored."""
+        return int(self.slot.stored * self.owner.info.kv_bytes_per_token)
+
+    @property
     def pending(self) -> array[int] | None:
         """The tokens of a step that waits for its accept."""
         return self.slot.pending

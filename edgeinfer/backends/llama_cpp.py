@@ -18,6 +18,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from edgeinfer.backends.llama_library import (
     nvidia_present,
 )
 from edgeinfer.backends.llama_plan import Plan, describe, plan
-from edgeinfer.backends.llama_settings import check_settings
+from edgeinfer.backends.llama_settings import FLOAT16, KV_SHARE, check_settings, kv_type
 from edgeinfer.errors import ContextLimit, EdgeInferError, LimitExceeded
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.formats.mapping import MappedFile
@@ -59,6 +60,7 @@ __all__ = [
 
 _BATCH = 512  # tokens a decode; llama.cpp's own default for a physical batch
 _LOGITS_BYTES = 64 << 20  # of one decode; the compute buffer is sized for the most rows it may have to give
+_FLASH_ATTENTION = 1  # LLAMA_FLASH_ATTN_TYPE_ENABLED
 _NO_ROOM = 1  # llama_decode: no free cells, nothing has changed
 
 
@@ -108,13 +110,17 @@ class LlamaCppBackend:
         self.closed = False
 
     @classmethod
-    def load(cls, path: Path, context: int = 0, threads: int = 0, gpu_layers: int = -1) -> LlamaCppBackend:
+    def load(
+        cls, path: Path, context: int = 0, threads: int = 0, gpu_layers: int = -1, kv: str = "exact"
+    ) -> LlamaCppBackend:
         """Loads a GGUF file that our own reader accepts.
 
         ``context`` is in tokens; 0 takes what the model was trained for, at most 8192 and what memory holds.
+        ``kv``: ``exact``, ``q8_0`` or ``q4_0``.
         ``threads`` 0 takes the physical cores, ``gpu_layers`` -1 as many layers as the GPU holds, 0 none.
         Raises BackendUnavailable, CorruptFile, UnsupportedModel, MemoryLimit, or BadRequest for ``context``.
         """
+        stored_as = kv_type(kv)
         lib = library()
         with open_gguf(path) as file:
             check_settings(file)
@@ -123,9 +129,9 @@ class LlamaCppBackend:
             with ExitStack() as undo:
                 undo.callback(lib.api.llama_model_free, model)
                 planned = plan(lib.api, model, metadata, path, context, _LOGITS_BYTES, _BATCH)
-                while not (handle := _new_context(lib, model, planned, threads)):
+                while not (handle := _new_context(lib, model, planned, threads, stored_as)):
                     planned = planned.halved(path, lib.log.reason(), asked_for=context)
-                info = describe(lib.api, model, metadata, path, planned, gpu_layers)
+                info = _kept_as(stored_as, kv, describe(lib.api, model, metadata, path, planned, gpu_layers))
                 undo.pop_all()
             return cls(lib, model, handle, info, planned, [MappedFile(part) for part in file.files])
 
@@ -296,6 +302,16 @@ class LlamaCppBackend:
         return True
 
 
+def _kept_as(stored_as: int, kv: str, info: ModelInfo) -> ModelInfo:
+    """The name tag with the format of keys and values."""
+    exact = info.kv_bytes_per_token
+    if stored_as == FLOAT16:
+        return replace(info, kv_exact_bytes=exact, kv_reason="" if kv == "exact" else "what llama.cpp does by itself")
+    return replace(
+        info, kv=kv, kv_reason="asked for", kv_exact_bytes=exact, kv_bytes_per_token=round(exact * KV_SHARE[stored_as])
+    )
+
+
 def _load_model(lib: Library, path: Path, first: Path, gpu_layers: int) -> int:
     params = lib.api.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
@@ -306,8 +322,11 @@ def _load_model(lib: Library, path: Path, first: Path, gpu_layers: int) -> int:
     return model
 
 
-def _new_context(lib: Library, model: int, planned: Plan, threads: int) -> int | None:
+def _new_context(lib: Library, model: int, planned: Plan, threads: int, stored_as: int) -> int | None:
     params = lib.api.llama_context_default_params()
+    if stored_as != FLOAT16:
+        params.type_k = params.type_v = stored_as
+        params.flash_attn_type = _FLASH_ATTENTION  # only that reads values in blocks
     params.n_ctx = planned.cells
     params.n_batch = params.n_ubatch = _BATCH
     params.n_seq_max = planned.sequences

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import math
 
+from edgeinfer.errors import BadRequest
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile
 
 _MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 _SCALINGS = ("none", "linear", "yarn", "longrope")
 _EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon")
+
+
+FLOAT16 = 1  # GGML_TYPE_F16
+KV_TYPES = {"auto": FLOAT16, "exact": FLOAT16, "q8_0": 8, "q4_0": 2}
+"""Formats of keys and values, in the numbers that ggml gives its types."""
+KV_SHARE = {8: 34 / 64, 2: 18 / 64}
+"""Their bytes against float16's."""
+
+
+def kv_type(name: str) -> int:
+    """The ggml type for a format of keys and values. Raises BadRequest for one that llama.cpp has not."""
+    if name not in KV_TYPES:
+        raise BadRequest(f"kv={name!r:.40}: llama.cpp has no such format; expected {', '.join(KV_TYPES)}", "kv")
+    return KV_TYPES[name]
 
 
 def check_settings(file: GGUFFile) -> None:

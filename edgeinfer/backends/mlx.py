@@ -19,11 +19,13 @@ from edgeinfer import ops
 from edgeinfer.backends.base import Chunk, ModelInfo
 from edgeinfer.backends.discipline import check_length, check_running, check_states
 from edgeinfer.backends.mlx_head import PredictionHead, Trace
-from edgeinfer.cache.sequence import CachedSequence
+from edgeinfer.cache.disk import DiskStore
+from edgeinfer.cache.formats import EXACT
+from edgeinfer.cache.sequence import CachedSequence, Plan
 from edgeinfer.cache.store import PrefixStore
 from edgeinfer.errors import BadRequest
 from edgeinfer.loading.fit import available_memory
-from edgeinfer.loading.loader import Loaded, load
+from edgeinfer.loading.loader import Loaded, fingerprint, load
 from edgeinfer.loading.stage import StagedForward
 from edgeinfer.memory import hand_back_memory
 from edgeinfer.nn.batch import Batch, View
@@ -33,6 +35,11 @@ STATES = 8
 """Closed sequences of a recurrent model that may stay: each is of use only as a whole."""
 SEVERAL_ROWS = 64
 """A step of more rows is part of a prompt, whose buffers are not kept for the tokens that follow."""
+
+CHECKPOINTS = 2048
+"""Tokens of a prompt between places that a later one can go on from."""
+BEFORE_END = 48
+"""Tokens before the end of a prompt where there is another such place."""
 
 
 class MLXSequence:
@@ -44,10 +51,15 @@ class MLXSequence:
         self.pending: list[int] | mx.array | None = None
         self.trace: Trace | None = None
         self.closed = False
+        self.prompt = 0  # tokens of the prompt it was opened for
 
     @property
     def length(self) -> int:
         return self.cached.length
+
+    @property
+    def nbytes(self) -> int:
+        return self.cached.nbytes
 
     def accept(self, count: int) -> None:
         self.check_usable()
@@ -58,8 +70,11 @@ class MLXSequence:
             raise BadRequest(f"accept({count}): the last chunk held {size} tokens", "count")
         if self.trace is not None:
             self.trace.keep(self.length, count)
+        before = self.cached.length
         self.cached.keep(self.pending, count)
         self.pending = None
+        if size > SEVERAL_ROWS or before < self.prompt:
+            self.owner.remember(self, before)
 
     def watch(self) -> Trace:
         """Keeps the hidden states of all tokens from now on, for a head that predicts from them."""
@@ -89,14 +104,16 @@ class MLXBackend:
     def __init__(self, loaded: Loaded, threads: int = 0, forward: Forward | StagedForward | None = None) -> None:
         self._loaded = loaded
         self._model = loaded.model
-        self._forward = forward or Forward(loaded.model)
+        self._layout = loaded.layout
+        self._forward = forward or Forward(loaded.model, loaded.layout.by_kernels or not loaded.layout.seals)
         self._file = loaded.file
         self._running: WeakSet[MLXSequence] = WeakSet()
         self._closed = False
+        self.disk: DiskStore | None = None
         self._untidy = 0
         self._threads = threads or psutil.cpu_count(logical=False) or 1
         per_token = loaded.needs.kv_per_token
-        kept = 2 * loaded.context * per_token + STATES * loaded.needs.per_sequence
+        kept = loaded.context * per_token + STATES * loaded.needs.per_sequence
         self._store = PrefixStore(min(kept, available_memory() // 8))
         self.info = ModelInfo(
             name=loaded.name,
@@ -109,15 +126,30 @@ class MLXBackend:
             parameters=loaded.parameters,
             weight_bytes=loaded.needs.weights,
             kv_bytes_per_token=per_token,
+            kv=loaded.kv.name,
+            kv_reason=loaded.kv.reason,
+            kv_exact_bytes=sum(shape.bytes_per_token() for shape in loaded.model.kv_shapes),
             lazy=True,
             kernels=f"mlx {version('mlx')}, {ops.paths()['linear']}",
             row_invariant=ops.fused or ops.on_gpu,
         )
 
     @classmethod
-    def load(cls, path: Path, context: int = 0, threads: int = 0) -> MLXBackend:
-        """Reads a GGUF file. ``context`` 0 lets model and memory decide; ``threads`` 0 takes the physical cores."""
-        return cls(load(path, context), threads)
+    def load(
+        cls, path: Path, context: int = 0, threads: int = 0, kv: str = EXACT.name, kept: Path | None = None
+    ) -> MLXBackend:
+        """Reads a GGUF file. ``context`` 0 lets model and memory decide; ``threads`` 0 takes the physical cores.
+
+        ``kept``: a folder for keys and values of closed sequences.
+        """
+        loaded = load(path, context, kv)
+        made = cls(loaded, threads)
+        if kept is not None and loaded.layout.seals:
+            mark = fingerprint(
+                path, (loaded.kv.name, made.info.kernels, str(ops.paths()), str(loaded.layout.block_bytes))
+            )
+            made.disk = DiskStore(kept, mark, loaded.layout)
+        return made
 
     @property
     def head(self) -> PredictionHead | None:
@@ -148,7 +180,8 @@ class MLXBackend:
         and the file stays with this one."""
         model = copy(self._model)
         model.kv_shapes, model.blocks = model.kv_shapes[:layers], model.blocks[:layers]
-        return MLXBackend(replace(self._loaded, model=model, file=None), self._threads)
+        layout = replace(self._layout, places=self._layout.places[:layers])
+        return MLXBackend(replace(self._loaded, model=model, layout=layout, file=None), self._threads)
 
     @property
     def recorded(self) -> bool:
@@ -159,7 +192,11 @@ class MLXBackend:
         self.check_running()
         _check_ids(tokens, self.info.vocab_size)
         found = self._store.find(tokens, [each.cached for each in self._running]) if len(tokens) > 1 else None
-        return self.adopt(found or CachedSequence.empty(self._model.kv_shapes))
+        if self.disk is not None and len(tokens) > 1:
+            found = self.disk.find(tokens, found.length if found else 0) or found
+        sequence = self.adopt(found or CachedSequence.empty(self._model.kv_shapes, self._layout))
+        sequence.prompt = len(tokens)
+        return sequence
 
     def adopt(self, cached: CachedSequence) -> MLXSequence:
         """A running sequence around what is cached."""
@@ -172,6 +209,29 @@ class MLXBackend:
         self._running.discard(sequence)
         if not self._closed:
             self._store.put(sequence.cached)
+            if self.disk is not None:
+                self.disk.put(sequence.cached)
+
+    def forget(self) -> None:
+        """Lets go of the closed sequences that were kept for their prefixes."""
+        self._store.clear()
+
+    def remember(self, sequence: MLXSequence, before: int) -> None:
+        """After a slice of a prompt: keeps places that a later prompt may go on from.
+
+        Once pages behind a place are sealed, its latest tokens cannot be had as they were. One place is shortly before
+        the prompt's end, which templates render anew.
+        """
+        cached, after = sequence.cached, sequence.cached.length
+        if not self._layout.seals:
+            return
+        end = sequence.prompt - BEFORE_END if after == sequence.prompt else 0
+        for place in {end, after // CHECKPOINTS * CHECKPOINTS}:
+            if before < place <= after and self._layout.pages(place) and cached.reusable(place) == place:
+                made = cached.checkpoint(place)
+                self._store.put(made)
+                if self.disk is not None:
+                    self.disk.put(made)
 
     def step(self, chunks: Sequence[Chunk]) -> list[mx.array]:
         self.check(chunks)
@@ -180,16 +240,21 @@ class MLXBackend:
         if self._file is not None:
             self._file.check_unchanged()
         views: list[View] = []
+        plans: list[Plan | None] = []
         for chunk in chunks:
             start, state = (views[-1].stop if views else 0), chunk.state
             stop = start + _count(chunk.tokens)
             wanted = {"none": range(0), "last": range(stop - 1, stop), "all": range(start, stop)}[chunk.rows]
-            views.append(View(start, stop, state.length, state.cached.layers, wanted))
+            plans.append(state.cached.plan(stop - start))
+            frames = plans[-1].frames if plans[-1] else ()
+            views.append(View(start, stop, state.length, state.cached.layers, wanted, frames))
+        places = self._layout.places if self._layout.seals else ()
         trace: list[mx.array] | None = [] if any(chunk.state.trace is not None for chunk in chunks) else None
         with ops.threads(self._threads):
-            logits = self._forward(Batch(_joined(chunks), views, trace))
+            logits = self._forward(Batch(_joined(chunks), views, trace, places))
         seen = []
-        for chunk, view in zip(chunks, views, strict=True):
+        for chunk, view, plan in zip(chunks, views, plans, strict=True):
+            chunk.state.cached.commit(plan)
             if trace and chunk.state.trace is not None:
                 rows = trace[0] if len(views) == 1 else trace[0][view.start : view.stop]
                 chunk.state.trace.fresh = rows
@@ -218,10 +283,12 @@ class MLXBackend:
             return
         self._closed = True
         self._store.clear()
+        if self.disk is not None:
+            self.disk.close()
         if self._file is not None:
             self._file.close()
         for sequence in list(self._running):
-            sequence.cached = CachedSequence.empty(())
+            sequence.cached = CachedSequence.empty((), self._layout)
         del self._forward, self._model, self._loaded
         mx.clear_cache()
         hand_back_memory()

@@ -19,7 +19,7 @@ def prepare() -> None:
 
 def load(job: Job) -> ApiSubject:
     """``edgeinfer.load`` with the model of a job."""
-    return ApiSubject(load_llm(str(job.model), backend="mlx", context=job.context, threads=job.threads))
+    return ApiSubject(load_llm(str(job.model), backend="mlx", context=job.context, threads=job.threads, kv=job.kv))
 
 
 class ApiSubject:

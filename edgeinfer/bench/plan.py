@@ -60,6 +60,7 @@ class Plan:
     rows: tuple[int, ...] = (1, 2, 4, 8, 16)
     rounds: int = 5
     threads: int = 0
+    kv: str = "exact"
     seed: int = 0
     window: float = 0.4
     patience: float = 60.0

@@ -97,7 +97,7 @@ def _start(
     path: Path, plan: Plan, engines: Sequence[str], device: str, stack: ExitStack, on_step: Callable[[Step], None]
 ) -> dict[str, Engine]:
     """The engines of a session by name; those that cannot run say why when they are asked to."""
-    job = Job(OURS, path, plan.threads, plan.context, plan.window, plan.patience, cpu=device == "cpu")
+    job = Job(OURS, path, plan.threads, plan.context, plan.window, plan.patience, cpu=device == "cpu", kv=plan.kv)
     jobs = {OURS: job, API: replace(job, engine=API)}
     if "llama-cpp" in engines:
         jobs["llama-cpp flash"] = replace(job, engine="llama-cpp", flash=True)

@@ -27,7 +27,7 @@ def load(job: Job) -> SeamSubject:
     """This package's engine with the model of a job."""
     from edgeinfer.backends.mlx import MLXBackend
 
-    return SeamSubject(MLXBackend.load(job.model, job.context, job.threads))
+    return SeamSubject(MLXBackend.load(job.model, job.context, job.threads, job.kv))
 
 
 def load_tokenizer(path: Path) -> None:

@@ -39,6 +39,7 @@ class Job:
     window: float
     patience: float
     flash: bool = False
+    kv: str = "exact"
     cpu: bool = True
     checkpoint: Path | None = None
 

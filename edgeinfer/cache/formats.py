@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from edgeinfer.cache.kv import KVShape
     from edgeinfer.cache.state import StateShape
 
-PAGE = 128
-"""Tokens that are sealed together."""
-SINKS = 128
-"""First tokens of a sequence, whose keys and values stay as they are: attention comes back to them from everywhere."""
-TAIL = 256
-"""Latest tokens that a token sees as they are; a page is sealed for it when it lies before all of them."""
 AUTO = "auto"
 
 _LARGE_BIAS = 8.0  # times the median of all layers
@@ -42,9 +36,11 @@ class KVFormat:
         return self.keys is None
 
     @property
-    def ours(self) -> bool:
-        """Whether it is our own code, which has kernels."""
-        return isinstance(self.keys, Uniform) and isinstance(self.values, Uniform)
+    def widths(self) -> tuple[int, int]:
+        """Bits of keys and values in our own code, which has kernels; zeros for another one."""
+        if isinstance(self.keys, Uniform) and isinstance(self.values, Uniform):
+            return self.keys.bits, self.values.bits
+        return 0, 0
 
     def row_bytes(self, head_size: int) -> int:
         """Bytes of a token and a kv head once sealed, key and value together."""

@@ -19,7 +19,9 @@ class PrefixStore:
 
     @property
     def nbytes(self) -> int:
-        return sum(sequence.nbytes for sequence in self._kept)
+        """Pages that several of them share counted once."""
+        blocks = {id(block): block.nbytes for sequence in self._kept for block in sequence.blocks}
+        return sum(blocks.values()) + sum(layer.nbytes for sequence in self._kept for layer in sequence.layers)
 
     def put(self, sequence: CachedSequence) -> None:
         """Keeps a closed sequence, in place of older ones that it continues, and drops what exceeds the budget."""

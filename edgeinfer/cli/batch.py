@@ -59,6 +59,7 @@ def command(
     quiet: bool,
     model: str,
     backend: str | None,
+    kv: str,
     context: int,
     threads: int,
     params: SamplingParams,
@@ -98,6 +99,7 @@ def command(
             on_progress=show.progress,
             load_options={
                 "backend": backend or "",
+                "kv": kv,
                 "context": context,
                 "threads": threads,
                 "on_progress": on_progress,

@@ -43,6 +43,7 @@ class _Bench(click.Command):
 @click.option("--quick", is_flag=True, help="A rough look of about 20 seconds, on two threads.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of a table and a plot.")
 @click.option("--threads", type=int, help="CPU threads of each engine; 0: physical cores.")
+@click.option("--kv", help="Format of our keys and values: exact, k8v4, k4v4, … Default: exact.")
 @click.option("--rounds", type=int, help="Measurements of each figure. Default: 5.")
 @click.option("--depths", metavar="N,N", help="Tokens before the decoded ones, or none. Default: 0,1024,4096.")
 @click.option("--prefill", metavar="N,N", help="Lengths of prompts, or none. Default: 128,512,2048.")

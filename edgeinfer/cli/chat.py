@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.argument("model", default="", metavar="[MODEL]")
 @click.option("--backend", type=click.Choice(["auto", "mlx", "llama.cpp"]), help="Default: auto.")
 @click.option("--context", type=click.IntRange(0), help="Tokens that a conversation may hold.")
+@click.option("--kv", default="", help="Format of keys and values: exact, k8v4, k4v4, … Default: auto.")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads. Default: the physical cores.")
 @click.option("--inline", is_flag=True, help="Below the shell's prompt in place of the whole screen.")
 @click.option("--plain", is_flag=True, help="Line by line, for screen readers and simple terminals.")
@@ -30,6 +31,7 @@ def command(
     backend: str | None,
     context: int | None,
     threads: int | None,
+    kv: str,
     inline: bool,
     plain: bool,
     screenshots: Path | None,
@@ -41,7 +43,7 @@ def command(
     from edgeinfer.settings import settings_or_defaults, simple_terminal
 
     settings = settings_or_defaults()  # the model's loading says what is wrong with the file
-    wanted = Wanted(model or settings.model, backend or "", context, threads)
+    wanted = Wanted(model or settings.model, backend or "", context, threads, kv)
     if screenshots is not None:
         return _screenshots(screenshots, wanted)
     if not plain and not (sys.stdin.isatty() and sys.stdout.isatty()):

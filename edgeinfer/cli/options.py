@@ -19,6 +19,7 @@ def model_options(function: Function) -> Function:
         (
             click.option("-m", "--model", default="", help="Catalogue name, path, or hf:, pypi:, https: source."),
             click.option("--backend", type=click.Choice(["auto", "mlx", "llama.cpp"]), help="Default: auto."),
+            click.option("--kv", default="", help="Format of keys and values: exact, k8v4, k4v4, … Default: auto."),
             click.option("--context", type=click.IntRange(0), default=0, help="Tokens it may hold; 0: automatic."),
             click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: physical cores."),
         )

@@ -97,6 +97,7 @@ def command(
     draft_model: str,
     model: str,
     backend: str | None,
+    kv: str,
     context: int,
     threads: int,
     params: SamplingParams,
@@ -119,6 +120,7 @@ def command(
         edgeinfer.load(
             model,
             backend=backend or "",
+            kv=kv,
             context=context,
             threads=threads,
             template=template,
@@ -261,12 +263,32 @@ def _summary(llm: LLM, reply: Reply) -> str:
         f"{reply.usage.completion} tokens{_ENDINGS[reply.finish_reason]}",
         f"{reply.timings.decode_rate:.1f} tokens/s{_gain(reply)}",
         f"first after {reply.timings.first_token:.2f} s",
-        f"{human_bytes(llm.memory_in_use())} memory",
+        f"{human_bytes(llm.memory_in_use())} memory{_saved(llm, reply)}",
         f"{reply.backend}: {llm.choice.why}",
     ]
     if reply.truncated:
         parts.insert(1, "prompt cut to fit")
     return " · ".join(parts)
+
+
+def _saved(llm: LLM, reply: Reply) -> str:
+    """What the format of keys and values saved of this answer's, where it did."""
+    saved = _saved_bytes(llm, reply)
+    return f" ({llm.info.kv} keys and values: {human_bytes(saved)} saved)" if saved > 0 else ""
+
+
+def _saved_bytes(llm: LLM, reply: Reply) -> int:
+    if not reply.usage.kv_bytes or llm.info.kv == "exact":
+        return 0
+    return (reply.usage.prompt + reply.usage.completion) * llm.info.kv_exact_bytes - reply.usage.kv_bytes
+
+
+def _cache(llm: LLM, reply: Reply) -> str:
+    info, saved = llm.info, _saved_bytes(llm, reply)
+    parts = [f"{info.kv}, {human_bytes(reply.usage.kv_bytes)}"]
+    if saved > 0:
+        parts.append(f"{human_bytes(saved)} saved")
+    return ", ".join([*parts, info.kv_reason] if info.kv_reason else parts)
 
 
 def _gain(reply: Reply) -> str:
@@ -307,6 +329,7 @@ def _statistics(llm: LLM, reply: Reply) -> str:
         *((f"  {name}", told) for name, told in _by_drafter(reply)),
         ("time", f"first token after {timings.first_token:.2f} s, {timings.total:.2f} s in all"),
         ("memory", f"{human_bytes(llm.memory_in_use())}, of it weights {human_bytes(info.weight_bytes)}"),
+        ("keys, values", _cache(llm, reply)),
         ("context", f"{usage.prompt + usage.completion:,} of {info.context:,} tokens"),
         ("seed", str(reply.seed)),
     )

@@ -50,14 +50,18 @@ class RemoteOutlet:
         self._output.send({"id": self._number, "error": pack_error(error)})
 
 
-def main(output: Output, pulse: Pulse, path: str, backend: str, context: str, threads: str, *draft: str) -> None:
+def main(
+    output: Output, pulse: Pulse, path: str, backend: str, context: str, threads: str, kv: str, *draft: str
+) -> None:
     """Serves the model of a GGUF file. ``draft``: path and backend of a second model, where there is one."""
     file = Path(path)
     with open_model(file) as gguf:
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
     choice = Choice(backend, "")
-    speculate = shared_by(load_settings(), open_draft(int(threads), *draft) if draft else None)
-    serve(lambda: choice.load(file, int(context), int(threads)), tokenizer, output, pulse, speculate)
+    settings = load_settings()
+    kept = settings.paths.kept if settings.keep_kv else None
+    speculate = shared_by(settings, open_draft(int(threads), *draft) if draft else None)
+    serve(lambda: choice.load(file, int(context), int(threads), kv, kept), tokenizer, output, pulse, speculate)
 
 
 def serve(

@@ -210,12 +210,14 @@ class Run:
         self._ahead = self._next = None
         if self.pilot is not None:
             self.pilot.close(self._history[len(self.request.ids) :])
+        kv_bytes = 0
         if self._state is not None:
+            kv_bytes = self._state.nbytes
             self._state.close()
         self.outlet.put(
             Finished(
                 reason,
-                Usage(len(self.request.ids), self._cached, self._made, self._drafted, self._accepted),
+                Usage(len(self.request.ids), self._cached, self._made, self._drafted, self._accepted, kv_bytes),
                 self._timings(),
                 seed=self._sampler.seed if self._sampler else self.request.params.seed or 0,
                 truncated=self.request.truncated,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
 from edgeinfer import ops
+from edgeinfer.cache.formats import AUTO, EXACT, Policy, policy
+from edgeinfer.cache.layout import Layout
 from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadRequest, UnsupportedModel
 from edgeinfer.formats.config import Config
@@ -18,7 +22,9 @@ from edgeinfer.loading.fit import Needs, checked_context, needs
 from edgeinfer.loading.registry import Model, build
 from edgeinfer.loading.stage import Stage
 from edgeinfer.nn.tensors import Outline, Tensors
+from edgeinfer.quant.codec import decode
 
+_DIGEST, _SAMPLES = 32, 256
 FILE_TYPES = {
     number: name
     for name, number in (
@@ -43,19 +49,26 @@ class Loaded:
     context: int
     parameters: int
     needs: Needs
+    kv: Policy
+    layout: Layout
     file: GGUFFile | None
     """Open while the model computes with its memory; whoever holds the model checks and closes it."""
 
 
-def load(path: Path, context: int = 0, stage: Stage | None = None) -> Loaded:
-    """Reads a model, or a share of it. ``context`` 0 lets the model and the memory decide.
+def load(path: Path, context: int = 0, stage: Stage | None = None, kv: str = EXACT.name) -> Loaded:
+    """Reads a model, or a share of it. ``context`` 0 lets the model and the memory decide. ``kv``:
+    see ``cache.formats.policy``.
 
     Everything is checked before the first weight is read. Raises ModelNotFound, CorruptFile, UnsupportedModel,
     BadRequest or MemoryLimit.
     """
     with ExitStack() as closing, np.errstate(all="ignore"):
         file = closing.enter_context(open_model(path))
-        needed = stage.share(needs(file)) if stage else needs(file)
+        outline = build(file, Outline)
+        formats = kv_policy(file, outline, kv)
+        layout = Layout.of(formats, outline.kv_shapes)
+        needed = replace(needs(file, outline), kv_per_token=math.ceil(layout.bytes_per_token(outline.kv_shapes)))
+        needed = stage.share(needed) if stage else needed
         chosen = checked_context(file, needed, context)
         vocab_size = _vocabulary(file)
         config = Config.from_gguf(file)
@@ -72,6 +85,8 @@ def load(path: Path, context: int = 0, stage: Stage | None = None) -> Loaded:
             context=chosen,
             parameters=sum(math.prod(info.shape) for info in file.tensors.values()),
             needs=needed,
+            kv=formats,
+            layout=layout,
             file=file if in_use else None,
         )
         if in_use:
@@ -85,6 +100,46 @@ def _share(file: GGUFFile, stage: Stage) -> type[Tensors]:
     if layers < stage.size:
         raise BadRequest(f"{file.path.name} has {layers} layers: more processes than that have nothing to do", "size")
     return stage.tensors(layers)
+
+
+def fingerprint(path: Path, more: Sequence[str]) -> bytes:
+    """Of a model's weights and tokenizer, from its header and samples of its tensors, and of whatever else counts."""
+    total = blake2b("\0".join(more).encode(), digest_size=_DIGEST)
+    with open_model(path) as file:
+        for key, value in sorted(file.metadata.items()):
+            total.update(f"{key}={value!r}\0".encode("utf-8", "surrogatepass"))
+        for name, info in file.tensors.items():
+            total.update(f"{name} {info.codec.name} {info.shape}\0".encode("utf-8", "surrogatepass"))
+            blocks = file.blocks(name).reshape(-1)
+            total.update(blocks[:: max(1, len(blocks) // _SAMPLES)].tobytes())
+    return total.digest()
+
+
+def kv_policy(file: GGUFFile, model: Model, wanted: str) -> Policy:
+    """The formats of keys and values for a model's layers. Raises BadRequest for one that cannot be had.
+
+    Architectures with ``kept_whole`` attend in ways that sealed pages have no operations for.
+    """
+    shapes = model.kv_shapes
+    parameters = sum(math.prod(info.shape) for info in file.tensors.values())
+    chosen = policy(wanted, shapes, parameters, _key_bias(file))
+    obstacle = Config.from_gguf(file).architecture if getattr(model, "kept_whole", False) else ""
+    obstacle = ops.device() if ops.on_gpu else obstacle
+    if not obstacle or chosen.name == EXACT.name:
+        return chosen
+    if wanted != AUTO:
+        raise BadRequest(f"kv={wanted}: sealed pages have no kernels for {obstacle} yet; use exact", "kv")
+    return replace(policy(EXACT.name, shapes, parameters), reason=f"no kernels for {obstacle} yet")
+
+
+def _key_bias(file: GGUFFile) -> float:
+    """The largest norm of a layer's key bias over the median one; 0 without biases."""
+    norms = [
+        float(np.linalg.norm(decode(info.codec, file.blocks(name))))
+        for name, info in file.tensors.items()
+        if name.endswith(".attn_k.bias")
+    ]
+    return max(norms) / max(float(np.median(norms)), 1e-9) if norms else 0.0
 
 
 def _vocabulary(file: GGUFFile) -> int:

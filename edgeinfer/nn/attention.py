@@ -102,7 +102,11 @@ class Attention:
         if batch.whole and isinstance(layers[0], LayerKV):
             return self._whole(x, batch, layers[0])
         qkv = self._tempered(self._normed(self.attn_qkv(x)), batch)
-        out, written = self.heads(qkv, batch.spans, [layer.arrays for layer in layers], residual)
+        caches, paging = [layer.arrays for layer in layers], batch.paging(self.layer)
+        if paging is None:
+            out, written = self.heads(qkv, batch.spans, caches, residual)
+        else:
+            out, written = self.heads.paged(qkv, batch.spans, caches, paging, residual)
         for layer, arrays in zip(layers, written, strict=True):
             layer.arrays = arrays
         return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -24,6 +25,7 @@ class View:
     offset: int
     layers: Sequence[LayerKV | LayerState]
     wanted: range  # rows of the batch whose logits are asked for
+    frames: Sequence[Any] = ()  # one a layer where pages are sealed
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Batch:
     tokens: mx.array  # (T,) int32
     views: Sequence[View]
     trace: list[mx.array] | None = None  # gets the (T, hidden) behind the last block, where somebody wants it
+    places: Sequence[ops.Place | None] = ()  # one a layer where pages are sealed
+
+    def paging(self, layer: int) -> ops.Paging | None:
+        """How a layer is kept; None: whole."""
+        place = self.places[layer] if self.places else None
+        return None if place is None else ops.Paging(place, [view.frames[layer] for view in self.views])
 
     whole: bool = False  # every row of the one chunk sees all of its rows
 

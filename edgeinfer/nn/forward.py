@@ -23,9 +23,9 @@ class Forward:
     """Runs a model. ``recorded``: it was called once, on values that hold nothing, and is replayed ever after,
     but for steps whose hidden states somebody wants."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, recorded: bool = True) -> None:
         self._model = model
-        self._program = _record(model)
+        self._program: Any = _record(model) if recorded else None
 
     @property
     def recorded(self) -> bool:
@@ -43,7 +43,9 @@ class Forward:
         caches = [[layer.arrays[0] if layer.arrays else None for layer in view.layers] for view in batch.views]
         owned = [not any(layer.shared for layer in view.layers) for view in batch.views]
         logits: mx.array
-        logits, made = self._program(batch.tokens, batch.spans, caches, owned, batch.wanted_rows)
+        frames = [view.frames for view in batch.views] if batch.places else []
+        places = [place.native for place in batch.places if place is not None]
+        logits, made = self._program(batch.tokens, batch.spans, caches, owned, batch.wanted_rows, frames, places)
         for view, arrays in zip(batch.views, made, strict=True):
             if arrays:
                 for layer, array in zip(view.layers, arrays, strict=True):

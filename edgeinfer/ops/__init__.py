@@ -23,17 +23,19 @@ from edgeinfer.ops import composed, host, metal, native, plain, recurrent, worke
 from edgeinfer.ops.adopt import tally
 from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
+from edgeinfer.ops.paged import Block, Frame, HostBlock, Paging, Place
 from edgeinfer.ops.parts import Cache, Heads, HeadsParts, LinearMap, MapParts, Span
 from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
-    "Cache", "ExpertWeight", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts", "PackedWeight", "Rotary",
-    "Span", "Weight", "add", "attend_latents", "attention", "built_plainly", "causal_conv", "chain", "device", "embed",
-    "expert_linear", "gated", "gated_delta", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle",
-    "on_gpu", "paths", "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "sample",
-    "selective_scan", "shared_bytes", "softcap", "split_heads", "threads",
+    "Block", "Cache", "ExpertWeight", "Frame", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts",
+    "PackedWeight", "Paging", "Place", "Rotary", "Span", "Weight", "add", "attend_latents", "attention", "block",
+    "built_plainly", "causal_conv", "chain", "device", "embed", "expert_linear", "frame", "gated", "gated_delta",
+    "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "page_bytes", "paths", "prepare",
+    "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "sample", "selective_scan", "shared_bytes",
+    "softcap", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -236,6 +238,24 @@ def attention(
     tokens, itself among them (0: all); scores pass ``softcap * tanh(s / softcap)``.
     """
     return here.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
+
+
+def page_bytes(head_dim: int, widths: tuple[int, int]) -> int:
+    """Bytes of a sealed page of one kv head in the kernels' layout; 0 where there are no kernels for it."""
+    return native.page_bytes(head_dim, widths) if fused and native.has_heads(head_dim) and all(widths) else 0
+
+
+def block(nbytes: int, by_kernels: bool) -> Block:
+    """Memory for the sealed pages of PAGE positions, of all layers."""
+    made: Block = primitives.Block(nbytes) if by_kernels else HostBlock(nbytes)
+    return made
+
+
+def frame(sinks: int, base: int, keep: int, blocks: Sequence[Block], filled: int, by_kernels: bool) -> Any:
+    """A ``Frame``, in the form that the kernels take."""
+    if by_kernels:
+        return primitives.Frame(sinks, base, keep, blocks, filled)
+    return Frame(base, keep, blocks, filled)
 
 
 def softcap(x: mx.array, cap: float) -> mx.array:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from edgeinfer.ops import paged
 from edgeinfer.ops.implementation import Implementation
+from edgeinfer.ops.paged import New, Paging
 from edgeinfer.ops.parts import Cache, HeadsParts, LinearMap, MapParts, Span
 
 BLOCK = 256
@@ -57,6 +59,23 @@ class ComposedHeads:
         for span, cache in zip(spans, caches, strict=True):
             rows = qkv if span.rows == qkv.shape[0] else qkv[span.start : span.start + span.rows]
             out, updated = self._one(rows, span, cache)
+            mixed.append(out)
+            written.append(updated)
+        joined = mixed[0] if len(mixed) == 1 else mx.concatenate(mixed)
+        return joined if self.output is None else self.output(joined, residual), written
+
+    def paged(
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], paging: Paging, residual: mx.array | None
+    ) -> tuple[mx.array, list[Cache]]:
+        parts = self.parts
+        query_end, key_end = parts.heads * parts.head_dim, (parts.heads + parts.kv_heads) * parts.head_dim
+        mixed, written = [], []
+        for span, cache, frame in zip(spans, caches, paging.frames, strict=True):
+            rows = qkv if span.rows == qkv.shape[0] else qkv[span.start : span.start + span.rows]
+            queries = self._turned(rows[:, :query_end], parts.heads, parts.q_norm, span)
+            keys = self._turned(rows[:, query_end:key_end], parts.kv_heads, parts.k_norm, span)
+            new = New(queries, keys, self.here.split_heads(rows[:, key_end:], parts.kv_heads))
+            out, updated = paged.step(parts, self.here, new, span, cache, frame, paging.place)
             mixed.append(out)
             written.append(updated)
         joined = mixed[0] if len(mixed) == 1 else mx.concatenate(mixed)

@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.native import primitives
+from edgeinfer.ops import host
+from edgeinfer.ops.composed import ComposedHeads
 from edgeinfer.ops.host import runs
+from edgeinfer.ops.paged import Frame, Paging
 from edgeinfer.ops.parts import Cache, HeadsParts, LinearMap, MapParts, Span
 from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import PackedExperts, PackedWeight
@@ -135,6 +138,7 @@ class NativeHeads:
     """A cache is one float16 array (2, K, capacity, D), its keys in an order of the kernels' own."""
 
     def __init__(self, parts: HeadsParts, output: LinearMap | None) -> None:
+        self._composed = ComposedHeads(parts, output, host)
         self._turn = _Turn.of(parts.rotary)
         self._output = output
         self._heads = primitives.heads(
@@ -174,6 +178,25 @@ class NativeHeads:
         last = [Span(row, 1, start + rows - 1) for row in range(rows)]
         mixed: mx.array = self._heads.attend(qkv, table, [written] * rows, last, output, residual)
         return mixed, (written,)
+
+    def paged(
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], paging: Paging, residual: mx.array | None
+    ) -> tuple[mx.array, list[Cache]]:
+        if any(isinstance(frame, Frame) for frame in paging.frames):  # a code without kernels
+            return self._composed.paged(qkv, spans, caches, paging, residual)
+        table, place = self._turn.table(spans), paging.place.native
+        append = self._heads.append_moving
+        written = [
+            append(qkv, table, cache[0] if cache else None, span, frame, place)
+            for span, cache, frame in zip(spans, caches, paging.frames, strict=True)
+        ]
+        mixed = self._heads.attend_sealed(qkv, table, written, spans, paging.frames, place, self._output, residual)
+        return mixed, [(cache,) for cache in written]
+
+
+def page_bytes(head_dim: int, widths: tuple[int, int]) -> int:
+    """Bytes of a sealed page of one kv head; 0 where there are no kernels."""
+    return int(primitives.page_bytes(head_dim, *widths))
 
 
 def softcap(x: Any, cap: float) -> mx.array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import mlx.core as mx
 
@@ -88,3 +88,8 @@ class Heads(Protocol):
     ) -> tuple[mx.array, Cache]:
         """residual + output(attention) of one sequence's rows, each of which sees all of them, and the first ``start``
         positions of the cache. The rows are written behind these, for nobody else to see."""
+
+    def paged(
+        self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], paging: Any, residual: mx.array | None
+    ) -> tuple[mx.array, list[Cache]]:
+        """The same beside sealed pages; paging: ``ops.Paging``, with a frame for each span."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
+from edgeinfer.cache.formats import policy
 from edgeinfer.cache.kv import BLOCK, KVShape
+from edgeinfer.cache.layout import Layout
 from edgeinfer.cache.sequence import CachedSequence, common_prefix
 from edgeinfer.cache.store import PrefixStore
 from edgeinfer.ops.composed import write_rows
 
 SHAPES = [KVShape(2, 4), KVShape(2, 4)]
+WHOLE = Layout.of(policy("exact", SHAPES, 1), SHAPES)
 
 
 def sequence(tokens: list[int]) -> CachedSequence:
     """One whose keys and values are the tokens themselves."""
-    made = CachedSequence.empty(SHAPES)
+    made = CachedSequence.empty(SHAPES, WHOLE)
     write(made, tokens)
     return made
 
@@ -79,7 +82,7 @@ def test_a_longer_sequence_replaces_what_it_continues() -> None:
     store = PrefixStore(1 << 30)
     store.put(sequence([1, 2]))
     store.put(sequence([1, 2, 3]))
-    store.put(CachedSequence.empty(SHAPES))
+    store.put(CachedSequence.empty(SHAPES, WHOLE))
     assert len(store) == 1
 
 

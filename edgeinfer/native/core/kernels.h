@@ -5,6 +5,8 @@
 
 namespace edgeinfer {
 
+struct SealedKernels;
+
 struct Kernels {
   const char* name;
   void (*linear_prepare)(const LinearCall&, int first_row, int last_row);
@@ -18,6 +20,7 @@ struct Kernels {
   // The same from the first chunk to the last, with nothing kept but the running result.
   void (*attend_tile)(const AttendCall&, const SequenceView&, int kv_head, int first_query);
   int (*argmax)(const float* values, int count);
+  const SealedKernels* sealed;
 };
 
 // Every table that was compiled in and that this processor can run, the fastest first; there is always one.

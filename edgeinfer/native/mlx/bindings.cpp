@@ -9,7 +9,7 @@
 
 #include "../core/kernels.h"
 #include "../core/pool.h"
-#include "primitives.h"
+#include "held.h"
 #include "program.h"
 
 namespace nb = nanobind;
@@ -20,20 +20,10 @@ namespace mx = mlx::core;
 
 namespace {
 
+using ops::Held, ops::LinearMap, ops::RowTuple, ops::to_rows;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using DoubleVector = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-// What Python holds. Not nanobind's own shared_ptr: one of those takes Python's lock when it is dropped, and MLX's thread
-// drops operations while others that hold the lock may wait for it.
-template <typename T>
-struct Held {
-  std::shared_ptr<const T> it;
-};
-
-struct LinearMap {  // one map, or several that follow each other
-  ops::Chain chain;
-};
-
 // What an operation gives while a program is recorded.
 struct Value {
   std::shared_ptr<ops::Recording> recording;
@@ -76,8 +66,6 @@ Value record_heads(const Held<ops::HeadsSpec>& spec, const Value& qkv, const Hel
   return record(qkv.recording,
                 ops::HeadsStep{spec.it, rope.it, output.chain, qkv.id, residual_id(residual, qkv, width), 0}, width);
 }
-
-using RowTuple = std::tuple<int, int, int>;
 
 ops::Floats copy(const std::optional<Vector>& values, int size, const char* name) {
   if (!values) return nullptr;
@@ -130,12 +118,6 @@ Held<ops::HeadsSpec> make_heads(int heads, int kv_heads, int head_dim, const std
   return {spec};
 }
 
-std::vector<ops::Rows> to_rows(const std::vector<RowTuple>& tuples) {
-  std::vector<ops::Rows> rows;
-  for (const auto& [first, count, start] : tuples) rows.push_back({first, count, start});
-  return rows;
-}
-
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const Kernels* const* each = available_kernels(); *each; each++) names.push_back((*each)->name);
@@ -154,13 +136,18 @@ using Caches = std::vector<std::optional<mx::array>>;
 
 std::pair<mx::array, std::vector<std::vector<mx::array>>> run_program(
     const Held<ops::Program>& program, const mx::array& tokens, const std::vector<RowTuple>& rows,
-    std::vector<Caches> caches, const std::vector<bool>& owned, std::vector<int> wanted) {
-  if (caches.size() != rows.size() || owned.size() != rows.size())
-    throw std::invalid_argument("caches, owned: expected one entry for each of rows");
+    std::vector<Caches> caches, const std::vector<bool>& owned, std::vector<int> wanted,
+    const std::vector<std::vector<Held<ops::Frame>>>& frames, const std::vector<ops::PlaceTuple>& places) {
+  if (caches.size() != rows.size() || owned.size() != rows.size() || (!frames.empty() && frames.size() != rows.size()))
+    throw std::invalid_argument("caches, owned, frames: expected one entry for each of rows");
   std::vector<ops::Sequence> sequences;
   const std::vector<ops::Rows> spans = to_rows(rows);
-  for (size_t i = 0; i < rows.size(); i++) sequences.push_back({spans[i], std::move(caches[i]), owned[i]});
-  ops::Outcome outcome = ops::run(program.it, tokens, std::move(sequences), std::move(wanted));
+  for (size_t i = 0; i < rows.size(); i++) {
+    sequences.push_back({spans[i], std::move(caches[i]), owned[i], {}});
+    if (!frames.empty())
+      for (const auto& [frame] : frames[i]) sequences[i].frames.push_back(frame);
+  }
+  ops::Outcome outcome = ops::run(program.it, tokens, std::move(sequences), std::move(wanted), ops::to_places(places));
   return {std::move(outcome.logits), std::move(outcome.caches)};
 }
 
@@ -179,9 +166,11 @@ void bind_program(nb::module_& m) {
   nb::class_<Held<ops::Program>>(m, "Program", "A recorded forward pass, as one operation.")
       .def_prop_ro("layers", [](const Held<ops::Program>& program) { return program.it->heads.size(); })
       .def("__call__", &run_program, "tokens"_a, "rows"_a, "caches"_a, "owned"_a, "wanted"_a,
+           "frames"_a = std::vector<std::vector<Held<ops::Frame>>>{}, "places"_a = std::vector<ops::PlaceTuple>{},
            "Logits of the wanted rows, and for each sequence its new caches, or none where the old ones are written. "
            "rows: [(first, count, position of the first), ...] of each sequence; caches: of each sequence, one a layer, "
-           "None before its first token; owned: whether nobody else reads a sequence's caches.");
+           "None before its first token; owned: whether nobody else reads a sequence's caches. frames: of each sequence, "
+           "one a layer, and places, one a layer, where caches are buffers beside sealed pages.");
 }
 
 void bind_linear(nb::module_& m) {
@@ -245,7 +234,8 @@ void bind_heads(nb::module_& m) {
       },
       "frequencies"_a, "magnitude"_a = 1.0);
 
-  nb::class_<Held<ops::HeadsSpec>>(m, "Heads")
+  nb::class_<Held<ops::HeadsSpec>> heads(m, "Heads");
+  heads
       .def(
           "append",
           [](const Held<ops::HeadsSpec>& spec, const mx::array& qkv, const mx::array& table,
@@ -266,6 +256,7 @@ void bind_heads(nb::module_& m) {
       .def("record", &record_heads, "qkv"_a, "rope"_a, "output"_a, "residual"_a = nb::none());
   m.def("heads", &make_heads, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(),
         "eps"_a = 0.0f, "scale"_a = 1.0f, "softcap"_a = 0.0f, "window"_a = 0, "interleaved"_a = false);
+  ops::bind_sealed(m, heads);
 }
 
 }  // namespace

@@ -67,4 +67,10 @@ class Node : public mx::UnaryPrimitive {
   }
 };
 
+template <class Operation, typename... Arguments>
+mx::array node(mx::Shape shape, mx::Dtype dtype, std::vector<mx::array> inputs, Arguments&&... arguments) {
+  return mx::array(std::move(shape), dtype, std::make_shared<Operation>(std::forward<Arguments>(arguments)...),
+                   std::move(inputs));
+}
+
 }  // namespace edgeinfer::mlx_ops

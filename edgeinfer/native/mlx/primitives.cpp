@@ -5,13 +5,30 @@
 
 namespace edgeinfer::mlx_ops {
 
-namespace {
-
-template <class Operation, typename... Arguments>
-mx::array node(mx::Shape shape, mx::Dtype dtype, std::vector<mx::array> inputs, Arguments&&... arguments) {
-  return mx::array(std::move(shape), dtype, std::make_shared<Operation>(std::forward<Arguments>(arguments)...),
-                   std::move(inputs));
+void expect_rows(const mx::array& x, int columns, const char* message) {
+  expect(x.ndim() == 2 && x.shape(1) == columns && x.dtype() == mx::float32, message);
 }
+
+void add_residual(std::vector<mx::array>& inputs, const std::optional<mx::array>& residual, const mx::Shape& shape) {
+  if (!residual) return;
+  expect(residual->shape() == shape && residual->dtype() == mx::float32, "residual: expected the result's shape, float32");
+  inputs.push_back(*residual);
+}
+
+void expect_heads(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table) {
+  expect_rows(qkv, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, "qkv: expected (rows, heads * head_dim) float32");
+  expect(table.ndim() == 3 && table.dtype() == mx::float32 && table.shape(0) == qkv.shape(0) && table.shape(1) == 2 &&
+             2 * table.shape(2) <= spec.head_dim,
+         "table: expected the rope table of the same rows");
+}
+
+void expect_inside(const Rows& rows, const mx::array& qkv) {
+  expect(rows.first >= 0 && rows.count > 0 && rows.start >= 0 && rows.first <= qkv.shape(0) - rows.count &&
+             rows.start <= (1 << 30) - rows.count,
+         "rows: expected some that the call has");
+}
+
+namespace {
 
 class Embed : public Node {
  public:
@@ -145,29 +162,6 @@ class Sample : public Node {
  private:
   SampleSpec spec_;
 };
-
-void expect_rows(const mx::array& x, int columns, const char* message) {
-  expect(x.ndim() == 2 && x.shape(1) == columns && x.dtype() == mx::float32, message);
-}
-
-void add_residual(std::vector<mx::array>& inputs, const std::optional<mx::array>& residual, const mx::Shape& shape) {
-  if (!residual) return;
-  expect(residual->shape() == shape && residual->dtype() == mx::float32, "residual: expected the result's shape, float32");
-  inputs.push_back(*residual);
-}
-
-void expect_heads(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table) {
-  expect_rows(qkv, (spec.heads + 2 * spec.kv_heads) * spec.head_dim, "qkv: expected (rows, heads * head_dim) float32");
-  expect(table.ndim() == 3 && table.dtype() == mx::float32 && table.shape(0) == qkv.shape(0) && table.shape(1) == 2 &&
-             2 * table.shape(2) <= spec.head_dim,
-         "table: expected the rope table of the same rows");
-}
-
-void expect_inside(const Rows& rows, const mx::array& qkv) {
-  expect(rows.first >= 0 && rows.count > 0 && rows.start >= 0 && rows.first <= qkv.shape(0) - rows.count &&
-             rows.start <= (1 << 30) - rows.count,
-         "rows: expected some that the call has");
-}
 
 }  // namespace
 

@@ -44,6 +44,11 @@ int overwritable(const Step& step) {
       step);
 }
 
+struct Layout {  // where caches are buffers beside sealed pages; else empty
+  std::vector<std::vector<std::shared_ptr<const Frame>>> frames;  // [sequence][heads step]
+  std::vector<Place> places;                                      // [heads step]
+};
+
 struct Call {  // one run of a program
   const Program& program;
   const int32_t* tokens;
@@ -51,6 +56,8 @@ struct Call {  // one run of a program
   const std::vector<int>& wanted;
   std::vector<SequenceView> sequences;
   const std::vector<std::vector<CacheView>>& caches;  // [sequence][heads step]
+  const std::vector<std::vector<CacheView>>& before;  // as they were before the step; empty where they are the same
+  const Layout& layout;
   std::vector<float*> memory;                         // of each value
   std::vector<std::pair<const RopeSpec*, const float*>> tables;
   int heads_done = 0;
@@ -72,12 +79,17 @@ struct Call {  // one run of a program
     thread_local Scratch scratch;
     const HeadsSpec& spec = *it.spec;
     const HeadsView heads = heads_view(spec, memory[it.in], table_of(*it.rope), int(it.rope->frequencies.size()));
-    for (size_t i = 0; i < sequences.size(); i++) {
-      sequences[i].cache = caches[i][heads_done];
-      edgeinfer::append(heads, sequences[i]);
-    }
     float* mixed = scratch.get<float>(size_t(rows) * spec.heads * spec.head_dim);
-    edgeinfer::attend({heads, spec.scale, spec.softcap, spec.window, mixed}, sequences);
+    const AttendCall call{heads, spec.scale, spec.softcap, spec.window, mixed};
+    if (!layout.places.empty()) {
+      beside_pages(spec, heads, call);
+    } else {
+      for (size_t i = 0; i < sequences.size(); i++) {
+        sequences[i].cache = caches[i][heads_done];
+        edgeinfer::append(heads, sequences[i]);
+      }
+      edgeinfer::attend(call, sequences);
+    }
     run_chain(it.chain, mixed, rows, it.residual < 0 ? nullptr : memory[it.residual], memory[it.out]);
     heads_done++;
   }
@@ -86,6 +98,21 @@ struct Call {  // one run of a program
     for (size_t i = 0; i < wanted.size(); i++)
       std::copy_n(memory[it.in] + wanted[i] * width, width, memory[it.out] + int64_t(i) * width);
     rows = int(wanted.size());
+  }
+
+  void beside_pages(const HeadsSpec& spec, const HeadsView& heads, const AttendCall& call) {
+    const Place& place = layout.places[heads_done];
+    std::vector<CacheView> buffers;
+    std::vector<Rows> spans;
+    std::vector<std::shared_ptr<const Frame>> frames;
+    for (size_t i = 0; i < sequences.size(); i++) {
+      buffers.push_back(caches[i][heads_done]);
+      spans.push_back({sequences[i].first_row, sequences[i].rows, sequences[i].start});
+      frames.push_back(layout.frames[i][heads_done]);
+      const CacheView* old = !before[i].empty() ? &before[i][heads_done] : spans[i].start ? &buffers[i] : nullptr;
+      append_step(spec, heads, old, buffers[i], spans[i], *frames[i], place);
+    }
+    attend_step(call, buffers, spans, frames, place);
   }
 
   const float* table_of(const RopeSpec& rope) {
@@ -108,36 +135,40 @@ constexpr int FEW_ROWS = 64;  // of more, a step's buffers are not kept for the 
 class Forward : public Node {
  public:
   Forward(std::shared_ptr<const Program> program, std::vector<Rows> rows, std::vector<int> wanted,
-          std::vector<bool> copied)
-      : program_(std::move(program)), rows_(std::move(rows)), wanted_(std::move(wanted)), copied_(std::move(copied)) {}
+          std::vector<bool> copied, Layout layout)
+      : program_(std::move(program)), rows_(std::move(rows)), wanted_(std::move(wanted)), copied_(std::move(copied)),
+        layout_(std::move(layout)) {}
   DEFINE_NAME(EdgeInferForward)
 
   // inputs: tokens; then for each sequence its caches, and behind those of one that is copied what they are copied from.
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     allocate(out);
-    launch(inputs, out, [program = program_, rows = rows_, wanted = wanted_, copied = copied_](
+    launch(inputs, out, [program = program_, rows = rows_, wanted = wanted_, copied = copied_, layout = layout_](
                             const std::vector<mx::array>& in, mx::array& out) {
       const size_t layers = program->heads.size();
-      std::vector<std::vector<CacheView>> caches(rows.size());
+      std::vector<std::vector<CacheView>> caches(rows.size()), before(rows.size());
       std::vector<SequenceView> sequences;
       size_t at = 1;
       for (size_t i = 0; i < rows.size(); i++) {
         for (size_t layer = 0; layer < layers; layer++) caches[i].push_back(cache_view(in[at++]));
-        for (size_t layer = 0; copied[i] && layer < layers; layer++)
-          copy_positions(cache_view(in[at++]), caches[i][layer], *program->heads[layer]->spec, rows[i].start);
+        for (size_t layer = 0; copied[i] && layer < layers; layer++) {
+          before[i].push_back(cache_view(in[at++]));
+          if (layout.places.empty())
+            copy_positions(before[i][layer], caches[i][layer], *program->heads[layer]->spec, rows[i].start);
+        }
         sequences.push_back({{}, rows[i].first, rows[i].count, rows[i].start});
       }
-      execute(*program, in[0].data<int32_t>(), int(in[0].size()), wanted, std::move(sequences), caches, out);
+      execute(*program, in[0].data<int32_t>(), int(in[0].size()), wanted, std::move(sequences), caches, before, layout, out);
     });
   }
 
  private:
   static void execute(const Program& program, const int32_t* tokens, int rows, const std::vector<int>& wanted,
                       std::vector<SequenceView> sequences, const std::vector<std::vector<CacheView>>& caches,
-                      mx::array& out) {
+                      const std::vector<std::vector<CacheView>>& before, const Layout& layout, mx::array& out) {
     thread_local std::vector<Scratch> scratch;
     if (scratch.size() < program.buffers.size()) scratch.resize(program.buffers.size());
-    Call call{program, tokens, rows, wanted, std::move(sequences), caches, {}, {}};
+    Call call{program, tokens, rows, wanted, std::move(sequences), caches, before, layout, {}, {}};
     for (int id : program.buffer_of) {
       const auto& buffer = program.buffers[id];
       const size_t floats = buffer.width * (buffer.of_wanted ? wanted.size() : rows);
@@ -152,6 +183,7 @@ class Forward : public Node {
   std::vector<Rows> rows_;
   std::vector<int> wanted_;
   std::vector<bool> copied_;
+  Layout layout_;
 };
 
 constexpr size_t LINE = 64;
@@ -172,14 +204,16 @@ mx::array cache_in(const std::shared_ptr<uint8_t[]>& memory, size_t offset, cons
   return cache;
 }
 
-// Caches of all layers with room for `needed` positions, in one piece: they grow and end together.
-std::vector<mx::array> new_caches(const Program& program, const Sequence& sequence, int needed) {
+// Caches of all layers with room for the step's rows, in one piece: they grow and end together.
+std::vector<mx::array> new_caches(const Program& program, const Sequence& sequence, bool beside_pages) {
   std::vector<int> capacities;
   std::vector<size_t> offsets;
   size_t bytes = 0;
   for (size_t layer = 0; layer < program.heads.size(); layer++) {
     const auto& old = sequence.caches[layer];
-    capacities.push_back(capacity_for(needed, old ? old->shape(2) : 0));
+    const Rows& rows = sequence.rows;
+    capacities.push_back(beside_pages ? buffer_rows(*sequence.frames[layer], rows)
+                                      : capacity_for(rows.start + rows.count, old ? old->shape(2) : 0));
     offsets.push_back(bytes);
     bytes += LINE + (cache_bytes(*program.heads[layer]->spec, capacities.back()) + LINE - 1) / LINE * LINE;
   }
@@ -191,19 +225,31 @@ std::vector<mx::array> new_caches(const Program& program, const Sequence& sequen
 }
 
 // Adds a sequence's caches to the inputs; those that are new to `made`. True if old ones are to be copied into them.
-bool add_caches(const Program& program, const Sequence& sequence, std::vector<mx::array>& inputs,
-                std::vector<mx::array>& made) {
+bool add_caches(const Program& program, const Sequence& sequence, const std::vector<Place>& places,
+                std::vector<mx::array>& inputs, std::vector<mx::array>& made) {
   const Rows& rows = sequence.rows;
-  const int needed = rows.start + rows.count;
+  const bool beside_pages = !places.empty();
+  const auto needed = [&](size_t layer) {
+    return beside_pages ? buffer_rows(*sequence.frames[layer], rows) : rows.start + rows.count;
+  };
+  expect(sequence.frames.size() == places.size() && (!beside_pages || places.size() == program.heads.size()),
+         "frames, places: expected one for each layer of the program, or none");
   expect(sequence.caches.size() == program.heads.size(), "caches: expected one for each layer of the program");
   bool fits = sequence.owned;
   for (size_t layer = 0; layer < program.heads.size(); layer++) {
     const auto& cache = sequence.caches[layer];
     expect(cache || rows.start == 0, "caches: missing, and the rows do not start a sequence");
-    if (cache) expect_cache(*program.heads[layer]->spec, *cache, rows.start);
-    fits = fits && cache && cache->shape(2) >= needed;
+    const HeadsSpec& spec = *program.heads[layer]->spec;
+    if (beside_pages) {
+      expect_frame(spec, *sequence.frames[layer], places[layer], rows);
+      expect_buffer(spec, cache, *sequence.frames[layer], rows);
+      fits = fits && cache && buffer_fits(cache->shape(2), needed(layer));
+      continue;
+    }
+    if (cache) expect_cache(spec, *cache, rows.start);
+    fits = fits && cache && cache->shape(2) >= needed(layer);
   }
-  if (!fits) made = new_caches(program, sequence, needed);
+  if (!fits) made = new_caches(program, sequence, beside_pages);
   for (size_t layer = 0; layer < program.heads.size(); layer++)
     inputs.push_back(fits ? *sequence.caches[layer] : made[layer]);
   const bool copied = !fits && rows.start > 0;
@@ -244,11 +290,12 @@ Program::Program(Recording recording, int result)
 }
 
 Outcome run(std::shared_ptr<const Program> program, const mx::array& tokens, std::vector<Sequence> sequences,
-            std::vector<int> wanted) {
+            std::vector<int> wanted, std::vector<Place> places) {
   expect(tokens.ndim() == 1 && tokens.dtype() == mx::int32, "tokens: expected (rows,) int32");
   std::vector<mx::array> inputs{tokens};
   std::vector<Rows> rows;
   std::vector<bool> copied;
+  Layout layout;
   std::vector<std::vector<mx::array>> made;
   int total = 0;
   for (const Sequence& each : sequences) {
@@ -257,13 +304,16 @@ Outcome run(std::shared_ptr<const Program> program, const mx::array& tokens, std
            "rows: expected each to follow the one before");
     total += each.rows.count;
     rows.push_back(each.rows);
-    copied.push_back(add_caches(*program, each, inputs, made.emplace_back()));
+    copied.push_back(add_caches(*program, each, places, inputs, made.emplace_back()));
+    layout.frames.push_back(each.frames);
   }
   expect(total == tokens.shape(0), "rows: expected all of the call");
   for (size_t i = 0; i < wanted.size(); i++)
     expect(wanted[i] >= 0 && wanted[i] < total && (!i || wanted[i] > wanted[i - 1]), "wanted: expected rows in order");
+  layout.places = std::move(places);
   const mx::Shape shape{int(wanted.size()), program->widths[program->result]};
-  auto forward = std::make_shared<Forward>(std::move(program), std::move(rows), std::move(wanted), std::move(copied));
+  auto forward = std::make_shared<Forward>(std::move(program), std::move(rows), std::move(wanted), std::move(copied),
+                                           std::move(layout));
   return {mx::array(shape, mx::float32, std::move(forward), std::move(inputs)), std::move(made)};
 }
 

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "primitives.h"
+#include "sealed.h"
 
 namespace edgeinfer::mlx_ops {
 
@@ -66,6 +67,7 @@ struct Sequence {
   Rows rows;
   std::vector<std::optional<mx::array>> caches;  // one for each HeadsStep; none before the first token
   bool owned;  // nobody else reads them, so that they may be written where they lie
+  std::vector<std::shared_ptr<const Frame>> frames;  // one for each HeadsStep where caches are buffers beside sealed pages
 };
 
 struct Outcome {
@@ -76,6 +78,6 @@ struct Outcome {
 // tokens: (T,) int32, every one in the rows of one sequence; wanted: rows in rising order -> logits (wanted, V).
 // Caches are written when the logits are computed: nobody may read or fork them from another stream before.
 Outcome run(std::shared_ptr<const Program> program, const mx::array& tokens, std::vector<Sequence> sequences,
-            std::vector<int> wanted);
+            std::vector<int> wanted, std::vector<Place> places);
 
 }  // namespace edgeinfer::mlx_ops

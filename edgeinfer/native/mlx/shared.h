@@ -16,6 +16,11 @@ inline void expect(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
 }
 
+void expect_rows(const mx::array& x, int columns, const char* message);
+void expect_heads(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table);
+void expect_inside(const Rows& rows, const mx::array& qkv);
+void add_residual(std::vector<mx::array>& inputs, const std::optional<mx::array>& residual, const mx::Shape& shape);
+
 // What lies between the maps of a chain belongs to the thread.
 inline void run_chain(const Chain& chain, const float* x, int rows, const float* residual, float* out) {
   thread_local Scratch between[2];

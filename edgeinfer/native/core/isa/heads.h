@@ -34,7 +34,7 @@ INLINE void rotate_head(const HeadsView& in, int row, int head, const float* nor
 }
 
 // Rows [first, last) of one sequence into its cache.
-static void append(const HeadsView& in, const SequenceView& sequence, int first, int last) {
+[[maybe_unused]] static void append(const HeadsView& in, const SequenceView& sequence, int first, int last) {
   const int dim = in.head_dim, capacity = sequence.cache.capacity;
   for (int r = first; r < last; r++) {
     const int row = sequence.first_row + r, position = sequence.start + r;

@@ -93,11 +93,15 @@ static int argmax(const float* values, int count) {
 }  // namespace edgeinfer::ISA
 
 namespace edgeinfer {
+namespace ISA {
+extern const SealedKernels sealed_kernels;
+}
 #define NAME_OF(isa) kernels_##isa
 #define NAME(isa) NAME_OF(isa)
 extern const Kernels NAME(ISA);
 const Kernels NAME(ISA) = {
     TEXT(ISA),         ISA::linear_prepare, ISA::linear_unit, ISA::linear_post_norm, ISA::append,
     ISA::attend_chunk, ISA::attend_merge,   ISA::attend_tile, ISA::argmax,
+    &ISA::sealed_kernels,
 };
 }  // namespace edgeinfer
