@@ -142,7 +142,7 @@ class MLXBackend:
 
         ``kept``: a folder for keys and values of closed sequences.
         """
-        loaded = load(path, context, kv)
+        loaded = load(path, context, kv=kv)
         made = cls(loaded, threads)
         if kept is not None and loaded.layout.seals:
             mark = fingerprint(

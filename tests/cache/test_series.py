@@ -175,6 +175,7 @@ def test_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> No
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     with backends(tiny(tmp_path / "m.gguf", "gemma3"), name) as (backend, cold):
+        assert not backend.recorded
         for i in range(3):
             Series(backend, cold, seed + i).run(8)
 
