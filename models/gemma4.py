@@ -114,7 +114,6 @@ class LayerEmbedding:
 
 class Model:
     wide: ClassVar[bool] = True
-    kept_whole: ClassVar[bool] = True  # later layers read what earlier ones keep
 
     def __init__(self, config: Config, tensors: Tensors) -> None:
         layers = config.read("block_count", int)

@@ -6,9 +6,8 @@ attention's output, shipped beside the weights, is on for drafts alone.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from edgeinfer import ops
+from edgeinfer.cache.kv import KVShape
 from edgeinfer.formats.config import Config
 from edgeinfer.models.mistral3 import Model as Ministral
 from edgeinfer.nn.attention import Attention
@@ -18,11 +17,11 @@ from edgeinfer.nn.tensors import Tensors
 
 
 class Model(Ministral):
-    kept_whole: ClassVar[bool] = True  # drafted rows see what follows them
-
     def __init__(self, config: Config, tensors: Tensors) -> None:
         super().__init__(config, tensors)
         sizes = Sizes.read(config, tensors)
+        kept = KVShape(sizes.kv_heads, sizes.head_dim, whole=True)  # drafted rows see what follows them
+        self.kv_shapes = [kept] * sizes.layers
         self.mask = config.read("diffusion.mask_token_id", int, maximum=sizes.vocabulary - 1)
         self.longest = config.read("diffusion.block_size", int, minimum=2)
         scale = config.read("diffusion.adapter_scale", float, 0.0)

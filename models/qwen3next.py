@@ -6,7 +6,6 @@ A block past the last one predicts the token after the next; the logits do not d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import mlx.core as mx
 
@@ -135,8 +134,6 @@ class GatedAttention:
 
 
 class Model(Decoder):
-    kept_whole: ClassVar[bool] = True  # its attention is gated between heads and output
-
     def __init__(self, config: Config, tensors: Tensors) -> None:
         sizes = Sizes.read(config, tensors, dense=False)
         delta = DeltaSpec.read(config, sizes)

@@ -36,6 +36,8 @@ STATES = 8
 SEVERAL_ROWS = 64
 """A step of more rows is part of a prompt, whose buffers are not kept for the tokens that follow."""
 
+LEAST_KEPT = 32 << 20
+"""Bytes for closed sequences where one of the whole context takes less."""
 CHECKPOINTS = 2048
 """Tokens of a prompt between places that a later one can go on from."""
 BEFORE_END = 48
@@ -113,7 +115,7 @@ class MLXBackend:
         self._untidy = 0
         self._threads = threads or psutil.cpu_count(logical=False) or 1
         per_token = loaded.needs.kv_per_token
-        kept = loaded.context * per_token + STATES * loaded.needs.per_sequence
+        kept = max(LEAST_KEPT, loaded.context * per_token) + STATES * loaded.needs.per_sequence
         self._store = PrefixStore(min(kept, available_memory() // 8))
         self.info = ModelInfo(
             name=loaded.name,

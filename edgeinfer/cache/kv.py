@@ -31,6 +31,11 @@ class KVShape:
         """Layers that see a window are small, and those with learned sinks, or whose keys are values, lose too much."""
         return not (self.window or self.learned_sinks or self.latent or self.whole)
 
+    @property
+    def movable(self) -> bool:
+        """Whether what has left the window may be let go."""
+        return not (self.learned_sinks or self.latent or self.whole)
+
     def bytes_per_sequence(self) -> int:
         """Beside those of its tokens."""
         return 0

@@ -35,7 +35,7 @@ class Layout:
         offset = 0
         for form, shape in zip(policy.layers, shapes, strict=True):
             if form.exact:
-                window = shape.window if isinstance(shape, KVShape) and not (shape.learned_sinks or shape.latent) else 0
+                window = shape.window if isinstance(shape, KVShape) and shape.movable else 0
                 places.append(Place(0, window) if window else None)
                 continue
             assert isinstance(shape, KVShape)  # no other layer has a format

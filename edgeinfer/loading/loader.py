@@ -116,20 +116,15 @@ def fingerprint(path: Path, more: Sequence[str]) -> bytes:
 
 
 def kv_policy(file: GGUFFile, model: Model, wanted: str) -> Policy:
-    """The formats of keys and values for a model's layers. Raises BadRequest for one that cannot be had.
-
-    Architectures with ``kept_whole`` attend in ways that sealed pages have no operations for.
-    """
+    """The formats of keys and values for a model's layers. Raises BadRequest for one that cannot be had."""
     shapes = model.kv_shapes
     parameters = sum(math.prod(info.shape) for info in file.tensors.values())
     chosen = policy(wanted, shapes, parameters, _key_bias(file))
-    obstacle = Config.from_gguf(file).architecture if getattr(model, "kept_whole", False) else ""
-    obstacle = ops.device() if ops.on_gpu else obstacle
-    if not obstacle or chosen.name == EXACT.name:
+    if not ops.on_gpu or chosen.name == EXACT.name:
         return chosen
     if wanted != AUTO:
-        raise BadRequest(f"kv={wanted}: sealed pages have no kernels for {obstacle} yet; use exact", "kv")
-    return replace(policy(EXACT.name, shapes, parameters), reason=f"no kernels for {obstacle} yet")
+        raise BadRequest(f"kv={wanted}: sealed pages have no kernels for {ops.device()} yet; use exact", "kv")
+    return replace(policy(EXACT.name, shapes, parameters), reason=f"no kernels for {ops.device()} yet")
 
 
 def _key_bias(file: GGUFFile) -> float:
