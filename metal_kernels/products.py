@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -11,7 +12,11 @@ from edgeinfer.metal_kernels.specs import ACTIVATIONS
 from edgeinfer.metal_kernels.tuning import ROW_TILES, outputs_for, tuning
 from edgeinfer.quant.codec import Codec
 
-TILE = 32
+TILES = (32, 64)
+"""Rows of x that a tile of the kernel for many rows has; a call takes the smaller one if it has no more rows."""
+TILE_OUTPUTS = 32
+STEP = 256
+"""Weights that a simdgroup takes at once."""
 CHUNK = 8
 """Consecutive weights that a lane unpacks at once."""
 
@@ -87,12 +92,20 @@ def _unused() -> mx.array:
 
 
 def qmm(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
-    """The kernel for many rows: tiles of 32 by 32."""
+    """The kernel for many rows: reads each byte of the matrix once for every 64 of them."""
     rows, outputs = x.shape[0], w.shape[0]
-    grid = (128 * -(-outputs // TILE), -(-rows // TILE), 1)
-    template: Template = [("T", x.dtype), ("CODEC", codec.ggml_id)]
-    (y,) = launch("qmm", [w, x], template, grid, (128, 1, 1), [(rows, outputs)], [x.dtype])
+    template, grid, threadgroup = _many_rows(rows, outputs, x.dtype, codec, TILES)
+    (y,) = launch("qmm", [w, x], template, grid, threadgroup, [(rows, outputs)], [x.dtype])
     return y
+
+
+def _many_rows(
+    rows: int, outputs: int, dtype: mx.Dtype, codec: Codec, tiles: Sequence[int]
+) -> tuple[Template, tuple[int, int, int], tuple[int, int, int]]:
+    """Template, grid and threadgroup of the kernels for many rows."""
+    tile = next((each for each in tiles if each >= rows), tiles[-1])
+    template: Template = [("T", dtype), ("CODEC", codec.ggml_id), ("ROWS", tile)]
+    return template, (128 * -(-outputs // TILE_OUTPUTS), -(-rows // tile), 1), (128, 1, 1)
 
 
 def multiply_experts(x: mx.array, w: mx.array, codec: Codec, experts: mx.array) -> mx.array:
@@ -102,24 +115,21 @@ def multiply_experts(x: mx.array, w: mx.array, codec: Codec, experts: mx.array) 
     another share what is read.
     """
     rows, outputs = x.shape[0], w.shape[1]
-    inputs = [w, x, experts]
-    if rows <= tuning().small_rows:
-        template, grid, threadgroup = _few_rows(rows, outputs, x.dtype, codec)
-        (y,) = launch("qmv_experts", inputs, template, grid, threadgroup, [(rows, outputs)], [x.dtype])
-        return y
-    template = [("T", x.dtype), ("CODEC", codec.ggml_id)]
-    grid = (128 * -(-outputs // TILE), -(-rows // TILE), 1)
-    (y,) = launch("qmm_experts", inputs, template, grid, (128, 1, 1), [(rows, outputs)], [x.dtype])
+    name, (template, grid, threadgroup) = (
+        ("qmv_experts", _few_rows(rows, outputs, x.dtype, codec))
+        if rows <= tuning().small_rows
+        else ("qmm_experts", _many_rows(rows, outputs, x.dtype, codec, TILES[:1]))
+    )
+    (y,) = launch(name, [w, x, experts], template, grid, threadgroup, [(rows, outputs)], [x.dtype])
     return y
 
 
 def rows(tokens: mx.array, w: mx.array, codec: Codec, dtype: mx.Dtype = mx.float32) -> mx.array:
     """The rows that ``tokens`` name, decoded. (T,) int32 -> (T, K)."""
     count, columns = tokens.shape[0], w.shape[1] // codec.bytes * codec.weights
-    grid = (columns // CHUNK, count, 1)
-    threads = (min(64, columns // CHUNK), 1, 1)
+    grid = (32, count, -(-columns // STEP))
     template: Template = [("T", dtype), ("CODEC", codec.ggml_id)]
-    (y,) = launch("rows", [w, tokens], template, grid, threads, [(count, columns)], [dtype])
+    (y,) = launch("rows", [w, tokens], template, grid, (32, 1, 1), [(count, columns)], [dtype])
     return y
 
 

@@ -3,33 +3,23 @@
 #include "qmm.h"
 
 using Codec = typename codecs::Row<CODEC>::Codec;
-threadgroup float left[qmm::tile * qmm::stride];
-threadgroup float right[qmm::tile * qmm::stride];
+threadgroup float left[ROWS * qmm::stride];
+threadgroup float right[qmm::depth * qmm::stride];
+threadgroup ushort staged[qmm::outputs * qmm::Step<Codec>::halves];
 
 const int index = thread_index_in_threadgroup;
-const int simdgroup = simdgroup_index_in_threadgroup;
 const int all_outputs = w_shape[0];
 const int columns = x_shape[1];
-const int output = threadgroup_position_in_grid.x * qmm::tile;
-const int row = threadgroup_position_in_grid.y * qmm::tile;
-const int outputs = metal::min(all_outputs - output, int(qmm::tile));
-const int rows = metal::min(x_shape[0] - row, int(qmm::tile));
-const int row_part = simdgroup / 2 * 16;
-const int output_part = simdgroup % 2 * 16;
+const int output = threadgroup_position_in_grid.x * qmm::outputs;
+const int row = threadgroup_position_in_grid.y * ROWS;
+const int present = metal::min(all_outputs - output, int(qmm::outputs));
+const int rows = metal::min(x_shape[0] - row, ROWS);
 
-qmm::Quarter quarter;
-quarter.clear();
-for (int k = 0; k < columns; k += qmm::tile) {
-  qmm::load_left(left, x + ulong(row) * columns, rows, columns, k, index);
-  qmm::load_right<Codec>(right, w + ulong(output) * w_shape[1], outputs, columns, k, index);
-  metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-  quarter.multiply(left + row_part * qmm::stride, right + output_part);
-  metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-}
-quarter.store(left + row_part * qmm::stride + output_part);
-metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-for (int at = index; at < qmm::tile * qmm::tile; at += qmm::threads) {
-  const int m = at / qmm::tile;
-  const int n = at % qmm::tile;
-  if (m < rows && n < outputs) y[ulong(row + m) * all_outputs + output + n] = T(left[m * qmm::stride + n]);
+qmm::Tile<Codec, ROWS> tile;
+tile.run(w + ulong(output) * w_shape[1], x + ulong(row) * columns, left, right, staged, columns, present, rows, index,
+         simdgroup_index_in_threadgroup);
+for (int at = index; at < ROWS * qmm::outputs; at += qmm::threads) {
+  const int m = at / qmm::outputs;
+  const int n = at % qmm::outputs;
+  if (m < rows && n < present) y[ulong(row + m) * all_outputs + output + n] = T(left[m * qmm::stride + n]);
 }

@@ -52,7 +52,7 @@ KERNELS = _table(
         "activation(norm @ decode(w).T) * (norm @ decode(up).T), norm = rms_norm(x, gain)",
         scalars=frozenset({"eps", "has_norm"}),
     ),
-    KernelSpec("qmm", ("w", "x"), ("y",), ("T", "CODEC"), "x @ decode(w).T"),
+    KernelSpec("qmm", ("w", "x"), ("y",), ("T", "CODEC", "ROWS"), "x @ decode(w).T"),
     KernelSpec(
         "qmv_experts",
         ("w", "x", "experts"),
@@ -65,7 +65,7 @@ KERNELS = _table(
         "qmm_experts",
         ("w", "x", "experts"),
         ("y",),
-        ("T", "CODEC"),
+        ("T", "CODEC", "ROWS"),
         "for each row m: x[m] @ decode(w[experts[m]]).T",
         padded=frozenset({"experts"}),
     ),

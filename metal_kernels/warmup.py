@@ -35,7 +35,8 @@ def codec_obstacle(codec: Codec) -> str:
             for activation in ACTIVATIONS:
                 gated = partial(products.qmv_gated, mx.zeros((rows, columns)), w, w, codec, activation)
                 yield f"qmv_gated<{codec.name}, {activation}, {rows} rows>", gated
-        yield f"qmm<{codec.name}>", partial(products.qmm, mx.zeros((products.TILE, columns)), w, codec)
+        for rows in products.TILES:
+            yield f"qmm<{codec.name}, {rows} rows>", partial(products.qmm, mx.zeros((rows, columns)), w, codec)
 
     return _first_failure(calls(), f"{codec.name} is multiplied by MLX's own kernels")
 

@@ -8,14 +8,7 @@
 // A row's sum takes the same steps in the same order whatever `Rows` and `Outputs` are, with every product fused into
 // its sum by hand, so that it has the same bits alone and among others.
 #pragma once
-#include "chunk.h"
-
-template <typename Codec>
-struct Stage {
-  CODEC_CONSTANT int weights = 256;
-  CODEC_CONSTANT int bytes = weights / Codec::weights * Codec::bytes;
-  CODEC_CONSTANT int halves = bytes / 2;
-};
+#include "stage.h"
 
 template <typename Codec, typename T, int Rows, int Outputs>
 struct Qmv {
@@ -30,15 +23,9 @@ struct Qmv {
       for (int n = 0; n < Outputs; n++) sum[m][n] = 0;
       squares[m] = 0;
     }
-    const int row_bytes = columns / Codec::weights * Codec::bytes;
     for (int start = 0; start < columns; start += Stage<Codec>::weights) {
       const int weights = metal::min(columns - start, int(Stage<Codec>::weights));
-      const int halves = weights / Codec::weights * Codec::bytes / 2;
-      const device uint8_t* from = w + start / Codec::weights * Codec::bytes;
-      for (int n = 0; n < present; n++) {
-        const device ushort* source = (const device ushort*)(from + ulong(n) * row_bytes);
-        for (int i = lane; i < halves; i += 32) staged[n * Stage<Codec>::halves + i] = source[i];
-      }
+      Stage<Codec>::load(staged, w, present, columns, start, lane, 32);
       metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
       if (lane * 8 < weights) {
         const int first = start + lane * 8;

@@ -18,7 +18,7 @@ QMV = [
     ("row guard off by one", "all_outputs - output, 0", "all_outputs - output + 1, 0", "bounds"),
     ("row guard missing in the write", "if (m < rows && n < present)", "if (m < rows)", "race"),
     ("x guard missing", "metal::min(all_rows - row, ROWS)", "ROWS", "bounds"),
-    ("one byte too many", "halves; i += 32", "halves + 1; i += 32", "race"),
+    ("one byte too many", "i < present; i += threads", "i < present + 1; i += threads", "race"),
     (
         "sum of half the lanes",
         "const float sum = product.result(m, n, columns, eps, has_norm);",
@@ -72,26 +72,24 @@ QMV_TAIL = [
     ),
 ]
 QMM = [
-    ("barrier after the load removed", f"{BARRIER}\n  quarter", "  quarter", "race"),
-    ("barrier after the product removed", f"output_part);\n  {BARRIER}", "output_part);", "race"),
-    ("barrier before the write removed", f"{BARRIER}\nfor (int at", "for (int at", "race"),
-    ("only a simdgroup barrier", f"{BARRIER}\n  quarter", f"{SIMD_BARRIER}\n  quarter", "uninitialised"),
+    ("barrier after the staging removed", f"{BARRIER}\n      for (int k", "for (int k", "uninitialised"),
+    ("barrier after the load removed", f"{BARRIER}\n        multiply", "multiply", "race"),
+    ("barrier after the product removed", f"% 2 * 16);\n        {BARRIER}", "% 2 * 16);", "race"),
+    ("barrier before the write removed", f"% 2 * 16);\n    {BARRIER}", "% 2 * 16);", "race"),
+    ("only a simdgroup barrier", f"{BARRIER}\n        multiply", f"{SIMD_BARRIER}\n        multiply", "uninitialised"),
     ("guard of rows missing", "const bool there = m < rows && ", "const bool there = ", "bounds"),
     ("guard of columns missing", "m < rows && k + first < columns", "m < rows", "bounds"),
-    ("guard of the matrix missing", "n < outputs && k + first < columns", "k + first < columns", "bounds"),
-    ("guard of the write missing", "if (m < rows && n < outputs)", "if (n < outputs)", "bounds"),
-    (
-        "one simdgroup leaves early",
-        "quarter.clear();",
-        "quarter.clear(); if (simdgroup == 3) return;",
-        "divergent-barrier",
-    ),
-    ("quarters in one place", "const int output_part = simdgroup % 2 * 16", "const int output_part = 0", "race"),
+    ("guard of the matrix missing", "metal::min(all_outputs - output, int(qmm::outputs))", "32", "bounds"),
+    ("rows that were not staged", "n < present && k + first < left_over", "k + first < left_over", "uninitialised"),
+    ("a whole step at the end", "metal::min(columns - start, int(weights))", "weights", "bounds"),
+    ("guard of the write missing", "if (m < rows && n < present)", "if (n < present)", "bounds"),
+    ("one simdgroup leaves early", "tile.run(", "if (index > 95) return; tile.run(", "divergent-barrier"),
+    ("parts in one place", "* high * 8 * stride + simdgroup % 2 * 16);", "* high * 8 * stride);", "race"),
     ("fragment from the wrong row", "left + i * 8 * stride + k", "left + i * 4 * stride + k", "numbers"),
     (
         "tile too small",
-        "threadgroup float right[qmm::tile * qmm::stride]",
-        "threadgroup float right[qmm::tile * qmm::tile]",
+        "threadgroup float right[qmm::depth * qmm::stride]",
+        "threadgroup float right[qmm::depth * qmm::depth]",
         "bounds",
     ),
 ]
@@ -108,29 +106,31 @@ QMV_EXPERTS = [
 QMM_EXPERTS = [
     ("expert of the first row for all", "&& experts[next] == expert", "", "numbers"),
     ("matrices at the wrong distance", "ulong(expert) * all_outputs + output", "ulong(expert) + output", "numbers"),
-    ("end of the rows not seen", "metal::min(x_shape[0], row + int(qmm::tile))", "row + int(qmm::tile)", "bounds"),
-    ("last barrier removed", f"{BARRIER}\n  first = next;", "first = next;", "race"),
-    ("barrier before the write removed", f"output_part);\n  {BARRIER}", "output_part);", "race"),
-    ("barrier after the load removed", f"{BARRIER}\n    quarter", "quarter", "race"),
+    ("end of the rows not seen", "metal::min(x_shape[0], row + ROWS)", "row + ROWS", "bounds"),
+    ("barrier after the staging removed", f"{BARRIER}\n      for (int k", "for (int k", "uninitialised"),
+    ("barrier before the write removed", f"% 2 * 16);\n    {BARRIER}", "% 2 * 16);", "race"),
+    ("barrier after the load removed", f"{BARRIER}\n        multiply", "multiply", "race"),
     ("one row skipped", "first = next;", "first = next + 1;", "unwritten"),
-    ("guard of the write missing", "if (n < outputs) y", "y", "race"),
+    ("guard of the write missing", "if (n < present) y", "y", "race"),
 ]
 ROWS = [
+    ("barrier removed", f"{SIMD_BARRIER}\nif (start", "if (start", "uninitialised"),
     (
-        "chunk too far",
-        "weights.unpack(w + ulong(tokens[token]) * w_shape[1], chunk)",
-        "weights.unpack(w + ulong(tokens[token]) * w_shape[1], chunk + 1)",
-        "bounds",
+        "bytes of the wrong step",
+        "w + start / Codec::weights * Codec::bytes",
+        "w + start / Codec::weights",
+        "misaligned",
     ),
+    ("chunk too far", "staged, lane);\n  for", "staged, lane + 1);\n  for", "bounds"),
     ("token too far", "tokens[token])", "tokens[token + 8])", "bounds"),
-    ("signed past the end", "ulong(tokens[token])", "ulong(-tokens[token])", "bounds"),
+    ("signed past the end", "ulong(tokens[token])", "ulong(-tokens[token] - 1)", "bounds"),
     ("written twice", "y[ulong(token) * columns", "y[ulong(0) * columns", "race"),
     ("one weight short", "for (int j = 0; j < 8; j++) y[", "for (int j = 0; j < 7; j++) y[", "unwritten"),
     ("array overrun", "for (int j = 0; j < 8; j++) y[", "for (int j = 0; j < 9; j++) y[", "array-index"),
     ("nibbles swapped", ">> (i % run / 32 * bits)", ">> (4 - i % run / 32 * bits)", "numbers"),
     ("six-bit scales mixed up", "s[g - 4] >> 6 << 4; }", "s[g - 4] >> 6 << 3; }", "numbers"),
 ]
-
+ROWS_TAIL = [("end of a row not seen", "if (start + lane * 8 < columns)", "", "uninitialised")]
 
 ATTENTION_PART = [
     (

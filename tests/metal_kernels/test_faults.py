@@ -22,6 +22,7 @@ PRODUCTS = {
     "qmv at the end of a row": ("q4_1", 352, products.qmv, faults.QMV_TAIL),
     "qmm": ("f16", 360, products.qmm, faults.QMM),
     "rows": ("q4_k", 512, products.rows, faults.ROWS),
+    "rows at the end of a row": ("q4_1", 352, products.rows, faults.ROWS_TAIL),
 }
 
 
@@ -29,7 +30,7 @@ def _product(kernel: str) -> Callable[[], tuple[mx.array, np.ndarray]]:
     codec, columns, call, _ = PRODUCTS[kernel]
     w, tokens = matrix(CODECS[codec], 13, columns), [12, 0, 5]
     x = floats((35 if kernel == "qmm" else 3, columns))
-    if kernel == "rows":
+    if call is products.rows:
         return lambda: (call(mx.array(tokens, mx.int32), w.array, w.codec), w.weights[tokens])
     return lambda: (call(x, w.array, w.codec), wide(x) @ w.weights.T)
 
