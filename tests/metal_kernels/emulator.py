@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -41,6 +41,8 @@ NO_EXTENSIONS = ("-Xclang", "-cl-ext=-all,+cl_khr_fp16")  # no double, no generi
 OPENCL = (*METAL, "-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", *NO_EXTENSIONS, f"-I{SHIM / 'opencl'}")
 STRICT = tuple((*language, "-DEI_STRICT", "-fsyntax-only", *WARNINGS) for language in (LANGUAGE, OPENCL))
 """Two languages whose address spaces are types: C++ with attributes, and C++ for OpenCL, which minds casts as well."""
+Engine = Callable[[Kernel, dict[str, np.ndarray], set[str], list[int], list[int]], None]
+"""What runs a kernel over memory, by buffer, of which some are outputs: grid and threadgroup in threads."""
 ORDERS = ("forward", "reverse", "random")
 MLX_KERNEL = mx.fast.metal_kernel
 
@@ -98,7 +100,7 @@ class _Launch(ctypes.Structure):
 @dataclass(eq=False)
 class Emulator:
     """``metal_kernel`` has the signature of MLX's. ``order`` is the schedule; ``edit`` plants a fault in a text,
-    and ``edits`` counts the places where it fitted."""
+    and ``edits`` counts the places where it fitted. An ``engine`` runs the kernels in place of this one."""
 
     order: str = "forward"
     seed: int = 0
@@ -106,8 +108,10 @@ class Emulator:
     edits: int = 0
     lead: dict[str, int] = field(default_factory=dict)
     strict: bool = True
+    engine: Engine | None = None
     reports: list[Report] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict, repr=False)
+    kernels: dict[str, Kernel] = field(default_factory=dict, repr=False)
 
     def metal_kernel(self, name: str, input_names: Sequence[str], output_names: Sequence[str], source: str,
                      header: str = "", **options: Any) -> _Compiled:  # fmt: skip
@@ -165,7 +169,11 @@ class _Compiled:
         made = dict(zip(self.outputs, empty, strict=True))
         memory = {name: _bytes(_contents(name, arrays | made)) for name in kernel.buffers}
         group = [min(size, threads) for size, threads in zip(call["threadgroup"], call["grid"], strict=True)]
-        owner.reports.append(_run(kernel, memory, made, list(call["grid"]), group, owner))
+        owner.kernels[f"{self.name}<{variant}>"] = kernel
+        if owner.engine is None:
+            owner.reports.append(_run(kernel, memory, made, list(call["grid"]), group, owner))
+        else:
+            owner.engine(kernel, memory, set(made), list(call["grid"]), group)
         return [_array(memory[name], made[name]) for name in self.outputs]
 
 
@@ -227,7 +235,7 @@ def _line(path: Path, pc: int) -> str:
 @cache
 def _stamp() -> bytes:
     version = subprocess.run([CLANG, "--version"], capture_output=True, check=True).stdout
-    files = sorted(path for path in SHIM.rglob("*") if path.is_file())
+    files = sorted(path for path in SHIM.rglob("*") if path.is_file() and path.parent.name != "cuda")
     return version + b"".join(file.read_bytes() for file in files) + repr((COMPILE, STRICT)).encode()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from edgeinfer.metal_kernels import attention, launcher, products, tuning
 from edgeinfer.metal_kernels.specs import KERNELS
-from edgeinfer.quant.codec import CODECS
+from edgeinfer.quant.codec import AFFINE_BITS, CODECS
 from tests.metal_kernels.blocks import DECODABLE, floats, kv_cache, matrix
 from tests.metal_kernels.emulator import CompileError, emulated
 from tests.metal_kernels.lint import findings
@@ -115,7 +115,9 @@ def test_every_kernel_has_a_row_and_every_row_a_kernel() -> None:
 def test_kernels_know_every_codec_by_its_number() -> None:
     text = (FOLDER / "include" / "by_id.h").read_text()
     rows = {(int(number), struct.lower()) for number, struct in re.findall(r"CODEC_ROW\((\d+), (\w+)\)", text)}
-    assert rows == {(codec.ggml_id, codec.name) for codec in DECODABLE}
+    affine = {int(bits) for bits in re.findall(r"AFFINE_ROWS\((\d)\)", text)}
+    assert rows == {(codec.ggml_id, codec.name) for codec in DECODABLE if codec.family != "affine"}
+    assert affine == set(AFFINE_BITS)
 
 
 def test_a_small_input_is_refused_or_padded() -> None:

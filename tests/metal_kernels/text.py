@@ -38,10 +38,11 @@ def capture(call: Callable[..., object], inputs: Sequence[mx.array]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """C++ for clang, and the names of the buffers in their order."""
+    """C++ for clang, and the names of the buffers in their order. ``cuda`` is an entry point for NVIDIA GPUs."""
 
     source: str
     buffers: tuple[str, ...]
+    cuda: str
 
 
 def rewrite(text: str) -> Kernel:
@@ -63,7 +64,7 @@ def rewrite(text: str) -> Kernel:
     name = instance["name"]
     signature = text[text.index(f"void {name}(") + len(f"void {name}(") :]
     parameters = [PARAMETER.match(each) for each in signature[: signature.index(") {")].split(",")]
-    buffers, arguments = [], []
+    buffers, arguments, pointers, passed = [], [], [], []
     for parameter in parameters:
         assert parameter is not None
         kind = parameter["type"]
@@ -73,11 +74,18 @@ def rewrite(text: str) -> Kernel:
             arguments.append(f"*({kind}*)buffers[{len(buffers)}]")
         else:
             arguments.append(f"ids->{parameter['name']}")
+            passed.append(f"ids.{parameter['name']}")
             continue
         buffers.append(parameter["name"])
+        pointers.append(f"{kind}* {parameter['name']}")
+        passed.append(f"{'*' if parameter['mark'] == '&' else ''}{parameter['name']}")
     entry = (
         '\n#ifndef EI_STRICT\nextern "C" __attribute__((no_sanitize("thread"))) '
         "void ei_entry(void* const* buffers, const EiIds* ids) {\n"
         f"  {name}{instance['arguments'] or ''}({', '.join(arguments)});\n}}\n#endif\n"
     )
-    return Kernel(text + entry, tuple(buffers))
+    cuda = (
+        f'\nextern "C" __attribute__((nvptx_kernel)) void ei_entry({", ".join(pointers)}) {{\n  const EiIds ids;\n'
+        f"  {name}{instance['arguments'] or ''}({', '.join(passed)});\n}}\n"
+    )
+    return Kernel(text + entry, tuple(buffers), text + cuda)

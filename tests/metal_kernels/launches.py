@@ -1,0 +1,72 @@
+"""A launch of every kernel, with what must come of it: for tests that want all of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from edgeinfer.metal_kernels import attention, products
+from edgeinfer.quant.codec import CODECS
+from tests.metal_kernels.blocks import attention_in_float64, floats, gated, kv_cache, matrix, rms_norm, wide
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """``kernels``: the names it launches. ``run`` gives what was found and what was expected."""
+
+    kernels: tuple[str, ...]
+    run: Callable[[], tuple[mx.array, np.ndarray]]
+
+
+def _few(codec: str) -> tuple[mx.array, np.ndarray]:
+    w, x, gain, bias = matrix(CODECS[codec], 13, 512), floats((3, 512)), floats((512,), seed=3), floats((13,), seed=4)
+    y = products.qmv(x, w.array, w.codec, products.Extras(gain, 1e-5, bias))
+    return y, wide(bias) + rms_norm(x, gain, 1e-5) @ w.weights.T
+
+
+def _gated() -> tuple[mx.array, np.ndarray]:
+    gate, up, x = matrix(CODECS["q4_k"], 13, 512), matrix(CODECS["q4_k"], 13, 512, seed=9), floats((3, 512))
+    return products.qmv_gated(x, gate.array, up.array, gate.codec, "gelu"), gated(gate, up, wide(x), "gelu")
+
+
+def _many(codec: str, rows: int) -> tuple[mx.array, np.ndarray]:
+    w, x = matrix(CODECS[codec], 37, 512), floats((rows, 512))
+    return products.qmm(x, w.array, w.codec), wide(x) @ w.weights.T
+
+
+def _experts(rows: int) -> tuple[mx.array, np.ndarray]:
+    w, x, chosen = matrix(CODECS["q8_0"], 3 * 13, 64), floats((rows, 64)), [0] * (rows // 2) + [2] * (rows - rows // 2)
+    weights = w.weights.reshape(3, 13, 64)[chosen].astype(np.float64)
+    y = products.multiply_experts(x, w.array.reshape(3, 13, -1), w.codec, mx.array(chosen, mx.int32))
+    return y, np.einsum("mk,mnk->mn", wide(x), weights)
+
+
+def _rows() -> tuple[mx.array, np.ndarray]:
+    w = matrix(CODECS["q6_k"], 13, 512)
+    return products.rows(mx.array([12, 0, 5], mx.int32), w.array, w.codec), w.weights[[12, 0, 5]]
+
+
+def _attention(rows: int, softcap: float) -> tuple[mx.array, np.ndarray]:
+    queries, length = floats((rows, 8, 64)), 270
+    options = {"scale": 0.125, "window": 260, "softcap": softcap, "sinks": floats((8,), seed=4)}
+    keys, values = kv_cache(2, length, 64, 2), kv_cache(2, length, 64, 3)
+    y = attention.attend(queries, keys, values, length, **options)
+    return y, attention_in_float64(queries, keys, values, length, **options)
+
+
+LAUNCHES: Mapping[str, Launch] = {
+    "few rows": Launch(("qmv",), lambda: _few("q4_k")),
+    "few rows, codebook": Launch(("qmv",), lambda: _few("iq2_s")),
+    "few rows, bfloat16": Launch(("qmv",), lambda: _few("bf16")),
+    "gated": Launch(("qmv_gated",), _gated),
+    "one tile of rows": Launch(("qmm",), lambda: _many("q4_k", 20)),
+    "more tiles of rows": Launch(("qmm",), lambda: _many("mxfp4", 70)),
+    "experts, few rows": Launch(("qmv_experts",), lambda: _experts(7)),
+    "experts, many rows": Launch(("qmm_experts",), lambda: _experts(40)),
+    "rows": Launch(("rows",), _rows),
+    "attention": Launch(("attention_part", "attention_merge"), lambda: _attention(3, 0.0)),
+    "attention with a softcap": Launch(("attention_part", "attention_merge"), lambda: _attention(1, 5.0)),
+}
