@@ -36,6 +36,7 @@ class ModelInfo:
     kv_reason: str = ""  # why this one
     kv_exact_bytes: int = 0  # of a token, were all kept as they are; 0 where it is not known
     lazy: bool = False  # logits and tokens may stay on the device: decoding can be pipelined
+    kv_budget: int = 0  # bytes that the keys and values of all sequences may take together; 0: as they come
     kernels: str = ""  # which code multiplies, and of which version
     row_invariant: bool = False  # the logits of a token are the same, bit for bit, alone and in any batch
     drafters: tuple[str, ...] = ()  # that a request may name; the engine's, as they hang on more than the model

@@ -44,7 +44,8 @@ class Engine:
     """Serves one model. Every method may be called from any thread.
 
     ``open_backend`` runs on the engine's thread; the constructor waits for it and raises what it raises. ``speculate``
-    makes what all requests share of speculation; None: there is none.
+    makes what all requests share of speculation; None: there is none. ``deterministic``: a request gives the same
+    tokens whatever runs beside it or ran before, bit for bit, at whatever cost in speed.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Engine:
         tokenizer: Tokenizer,
         speculate: Callable[[Backend], Shared] | None = None,
         pulse: Pulse | None = None,
+        deterministic: bool = False,
     ) -> None:
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._closed = False
@@ -60,7 +62,7 @@ class Engine:
         opened: Future[ModelInfo] = Future()
         self._thread = threading.Thread(
             target=_serve,
-            args=(self._commands, open_backend, tokenizer, speculate, opened, pulse),
+            args=(self._commands, open_backend, tokenizer, speculate, opened, pulse, deterministic),
             name="edgeinfer-engine",
             daemon=True,
         )
@@ -153,12 +155,14 @@ def _serve(
     speculate: Callable[[Backend], Shared] | None,
     opened: Future[ModelInfo],
     pulse: Pulse,
+    deterministic: bool,
 ) -> None:
     """The engine's thread. It knows nothing of the Engine, so that dropping that one ends it."""
     try:
         backend = open_backend()
-        shared = speculate(backend) if speculate else None
-        scheduler = Scheduler(backend, tokenizer, speculation=shared)
+        alone = deterministic and not backend.info.row_invariant
+        shared = speculate(backend) if speculate and not alone else None
+        scheduler = Scheduler(backend, tokenizer, speculation=shared, alone=alone)
     except BaseException as error:  # raised again by the constructor
         opened.set_exception(error)
         return

@@ -77,14 +77,14 @@ class Run:
         self._ahead: Any = None  # (1,) the last token, not read yet
         self._next: Any = None  # (1,) the token after it
 
-    def open(self, backend: Backend, sampler: Sampler, writer: Writer) -> None:
-        """Takes a sequence with as much of the prompt as the backend remembers."""
+    def open(self, backend: Backend, sampler: Sampler, writer: Writer, reuse: bool = True) -> None:
+        """Takes a sequence, with ``reuse`` one that holds as much of the prompt as the backend remembers."""
         self._sampler, self._writer = sampler, writer
         if self._info.lazy and not sampler.needs_host:
             import mlx.core
 
             self._xp = mlx.core
-        self._state = backend.open(self.request.ids)
+        self._state = backend.open(self.request.ids if reuse else ())
         self._fed = self._cached = self._state.length
 
     @property
@@ -112,6 +112,11 @@ class Run:
     def length(self) -> int:
         """Tokens of prompt and answer by now."""
         return len(self._history)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and answer at most."""
+        return len(self.request.ids) + self._limit
 
     @property
     def pipelined(self) -> bool:

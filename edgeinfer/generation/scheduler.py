@@ -51,11 +51,15 @@ class Scheduler:
         prefill_chunk: int = PREFILL_CHUNK,
         max_open: int = MAX_OPEN,
         speculation: Shared | None = None,
+        alone: bool = False,
     ) -> None:
+        """alone: requests run one at a time, each from its first token, so that the same request is the same
+        computation also where tokens depend on their company."""
         self.backend = backend
         self._tokenizer = tokenizer
         self._slices = Slices(prefill_chunk, backend.info.row_invariant, backend.info.parameters)
-        self._max_open = max_open
+        self._max_open = 1 if alone else max_open
+        self._reuse = not alone
         self._speculation = speculation
         self._waiting: deque[Run] = deque()
         self._open: list[Run] = []
@@ -130,6 +134,9 @@ class Scheduler:
         moving = sum(run.outlet.ready for run in self._open)
         while self._waiting and moving < self._max_open:
             run = self._waiting.popleft()
+            if not self._fits(run):
+                self._waiting.appendleft(run)
+                break
             if any(run.gains_from(other, SHARED_PREFIX) for other in self._open):
                 held.append(run)
                 continue
@@ -140,7 +147,7 @@ class Scheduler:
                 decoder = Detokenizer(self._tokenizer, continues=True)
                 writer = Writer(decoder, params.stop, run.request.reasoning, run.request.tools)
                 try:
-                    run.open(self.backend, sampler, writer)
+                    run.open(self.backend, sampler, writer, self._reuse)
                 except LimitExceeded:
                     if not self._open:
                         raise
@@ -150,6 +157,14 @@ class Scheduler:
                 self._open.append(run)
                 moving += 1
         self._waiting.extendleft(reversed(held))
+
+    def _fits(self, run: Run) -> bool:
+        """Whether the keys and values of all that are open, and of this one, fit at their longest."""
+        info = self.backend.info
+        if not (self._open and info.kv_budget):
+            return True
+        longest = sum(each.longest for each in (*self._open, run))
+        return longest * info.kv_bytes_per_token <= info.kv_budget
 
     def _constraint_for(self, run: Run) -> Constraint | None:
         if not run.request.grammar:
