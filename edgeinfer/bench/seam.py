@@ -91,13 +91,18 @@ class SeamSubject:
             self._verify(1)
         return self._verify(rows)
 
+    @property
+    def held_bytes(self) -> int:
+        """Keys and values of what is held."""
+        return int(self._held.nbytes)
+
     def close(self) -> None:
         self.backend.close()
 
     def _verify(self, rows: int) -> float:
         tokens = self._tokens[self._draft.length : self._draft.length + rows]
         started = self._clock()
-        self._wait(self._step(self._draft, tokens, "all"))
+        self.wait(self._step(self._draft, tokens, "all"))
         seconds = self._clock() - started
         self._draft.accept(0)
         return seconds
@@ -108,7 +113,7 @@ class SeamSubject:
             logits = self._step(state, tokens[start:stop], "last" if stop == len(tokens) else "none")
             state.accept(stop - start)
         if logits is not None:
-            self._wait(logits)
+            self.wait(logits)
 
     def _next(self, state: Any, token: Any) -> Any:
         """The likeliest token after ``token``: (1,), on the device where the backend is lazy."""
@@ -122,7 +127,8 @@ class SeamSubject:
         mx.async_eval(chosen)  # type: ignore[no-untyped-call]
         return chosen
 
-    def _wait(self, logits: Logits) -> None:
+    def wait(self, logits: Logits) -> None:
+        """Until they are computed."""
         if self.backend.info.lazy:
             import mlx.core as mx
 

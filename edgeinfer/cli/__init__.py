@@ -35,6 +35,7 @@ COMMANDS = {
     "du": "Disk space that models take.",
     "eval": "Perplexity, divergence, needles, and the price of KV formats.",
     "bench": "Measure this engine and others in turn, as ratios.",
+    "advise": "What limits a model here at one depth, and what would help.",
     "doctor": "What this machine can do, and which path each operation takes.",
 }
 
