@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -20,11 +21,12 @@ from edgeinfer.backends.base import Chunk, ModelInfo
 from edgeinfer.backends.discipline import check_length, check_running, check_states
 from edgeinfer.backends.mlx_head import PredictionHead, Trace
 from edgeinfer.cache.disk import DiskStore
-from edgeinfer.cache.formats import EXACT
+from edgeinfer.cache.formats import EXACT, Policy
+from edgeinfer.cache.layout import Layout
 from edgeinfer.cache.sequence import CachedSequence, Plan
 from edgeinfer.cache.store import PrefixStore
 from edgeinfer.errors import BadRequest
-from edgeinfer.loading.fit import available_memory
+from edgeinfer.loading.fit import SCRATCH_ROWS, available_memory
 from edgeinfer.loading.loader import Loaded, fingerprint, load
 from edgeinfer.loading.stage import StagedForward
 from edgeinfer.memory import hand_back_memory
@@ -158,6 +160,18 @@ class MLXBackend:
         """What the model predicts further tokens with, where its file holds that."""
         head = getattr(self._model, "next", None)
         return None if head is None else PredictionHead(head, self._threads)
+
+    def in_format(self, kv: Policy) -> MLXBackend:
+        """The same model with keys and values in other formats; the weights are shared, and the file stays with this
+        one, which is closed last."""
+        shapes = self._model.kv_shapes
+        layout = Layout.of(kv, shapes)
+        needed = replace(
+            self._loaded.needs,
+            kv_per_token=math.ceil(layout.bytes_per_token(shapes)),
+            kv_exact=layout.exact_bytes(shapes, SCRATCH_ROWS),
+        )
+        return MLXBackend(replace(self._loaded, kv=kv, layout=layout, needs=needed, file=None), self._threads)
 
     @property
     def block(self) -> tuple[int, int] | None:

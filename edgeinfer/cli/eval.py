@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from edgeinfer.errors import BadRequest
 from edgeinfer.sanitize import sanitize
 
 if TYPE_CHECKING:
+    from edgeinfer.evaluation.formats import FormatCost
     from edgeinfer.evaluation.model import EvaluatedModel
     from edgeinfer.evaluation.scores import Divergence
 
@@ -179,25 +180,55 @@ def _title(model: str, needles: int) -> str:
 @click.argument("model")
 @click.argument("text", required=False)
 @click.option("--formats", help="Names, with commas. Default: ours, and of the others those that are in use.")
+@click.option("--regions", is_flag=True, help="Keep exact what a running cache keeps so; give it a longer --window.")
+@click.option("--depths", metavar="N,N", help="Measure decoding behind so many tokens as well, with our own formats.")
 @_common
 def kv(
-    model: str, text: str | None, formats: str | None, window: int, windows: int, threads: int, as_json: bool
+    model: str,
+    text: str | None,
+    formats: str | None,
+    regions: bool,
+    depths: str | None,
+    window: int,
+    windows: int,
+    threads: int,
+    as_json: bool,
 ) -> None:
     """What each format of keys and values costs on a text: bytes a token, and how far the model moves from float16.
 
-    Every key and value is rounded from the first token on and in every layer; a running cache keeps the first and the
-    latest tokens exact and does better.
+    Every key and value is rounded, from the first token on and in every layer. A running cache keeps the first and the
+    latest tokens exact, and layers that see a window; --regions does so too.
     """
     from edgeinfer.cli.evaltable import formats_table
     from edgeinfer.evaluation import texts
     from edgeinfer.evaluation.formats import CHOSEN, checked_formats, compare_formats
 
     wanted = checked_formats(formats.split(",") if formats else CHOSEN)
+    places = _lengths(depths, "depths") if depths else []
     evaluated = _resolve(model)
     cut = texts.windows(read_text(text), evaluated.tokenizer, window, windows)
     with counting("formats") as on_progress:
-        rows = compare_formats(evaluated.path, wanted, cut, threads, on_progress)
+        rows = compare_formats(evaluated.path, wanted, cut, regions, threads, on_progress)
+    if places:
+        rows = _with_decoding(evaluated.path, rows, places, threads)
     click.echo(json.dumps([row.to_json() for row in rows]) if as_json else formats_table(rows))
+
+
+def _with_decoding(path: Path, rows: list[FormatCost], depths: list[int], threads: int) -> list[FormatCost]:
+    from edgeinfer.bench.formats import decode_by_depth
+    from edgeinfer.cache.formats import FORMATS
+
+    names = [row.format for row in rows if FORMATS[row.format].exact or any(FORMATS[row.format].widths)]
+    with counting("decoding") as on_progress:
+        found = decode_by_depth(path, names, depths, threads, on_progress=on_progress)
+    return [
+        replace(
+            row,
+            decode={depth: one.rate for depth, one in found.get(row.format, {}).items()},
+            held={depth: one.held for depth, one in found.get(row.format, {}).items()},
+        )
+        for row in rows
+    ]
 
 
 def _resolve(model: str) -> EvaluatedModel:
@@ -209,10 +240,10 @@ def _resolve(model: str) -> EvaluatedModel:
         return EvaluatedModel.of(resolve(model, load_settings(), on_progress=on_progress).path)
 
 
-def _lengths(text: str) -> list[int]:
+def _lengths(text: str, name: str = "lengths") -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) <= 8 for word in words):
-        raise BadRequest(f"lengths={text!r:.60}: expected whole numbers with commas between, like 512,2048", "lengths")
+        raise BadRequest(f"{name}={text!r:.60}: expected whole numbers with commas between, like 512,2048", name)
     return [int(word) for word in words]
 
 

@@ -15,6 +15,8 @@ _HEAD = ("format", "bytes a token", "of fp16", "KL", "median", "99.9 %", "flips"
 
 def formats_table(rows: Sequence[FormatCost]) -> str:
     """A line a format, those of most bytes first."""
+    depths = sorted({depth for row in rows for depth in row.decode})
+    head = (*_HEAD, *(f"tokens/s at {depth:,}" for depth in depths))
     cells = [
         (
             row.format,
@@ -25,7 +27,8 @@ def formats_table(rows: Sequence[FormatCost]) -> str:
             f"{row.divergence.p999:.3f}",
             f"{100 * row.divergence.flips:.1f} %",
             f"× {row.divergence.ppl_ratio:.4f}",
+            *(f"{row.decode[depth]:.1f}" if depth in row.decode else "" for depth in depths),
         )
         for row in sorted(rows, key=lambda row: -row.bytes_per_token)
     ]
-    return table(_HEAD, cells, width(), frozenset(range(1, len(_HEAD))))
+    return table(head, cells, width(), frozenset(range(1, len(head))))

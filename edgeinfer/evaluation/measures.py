@@ -13,7 +13,7 @@ from edgeinfer.evaluation.scores import Comparison, Divergence, Floats, Perplexi
 Progress = Callable[[int, int], None]
 
 
-def _silent(done: int, total: int) -> None:
+def silent(done: int, total: int) -> None:
     pass
 
 
@@ -22,7 +22,7 @@ def scored_from(windows: Sequence[Sequence[int]]) -> int:
     return len(windows[0]) // 2
 
 
-def perplexity(side: Side, windows: Sequence[Sequence[int]], on_progress: Progress = _silent) -> Perplexity:
+def perplexity(side: Side, windows: Sequence[Sequence[int]], on_progress: Progress = silent) -> Perplexity:
     """llama-perplexity's definition: tokens of each window's second half, by all that stands before them in it."""
     found: list[NDArray[np.float64]] = []
 
@@ -38,7 +38,7 @@ def divergences(
     others: Sequence[Side],
     windows: Sequence[Sequence[int]],
     first: int,
-    on_progress: Progress = _silent,
+    on_progress: Progress = silent,
 ) -> list[Divergence]:
     """Each of ``others`` against ``reference``, over rows ``first`` and later of each window."""
     compared = [Comparison() for _ in others]
