@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -168,8 +167,8 @@ class MLXBackend:
         layout = Layout.of(kv, shapes)
         needed = replace(
             self._loaded.needs,
-            kv_per_token=math.ceil(layout.bytes_per_token(shapes)),
-            kv_exact=layout.exact_bytes(shapes, SCRATCH_ROWS),
+            kv_per_token=layout.token_bytes(shapes),
+            per_sequence=sum(each.bytes_per_sequence() for each in shapes) + layout.exact_bytes(shapes, SCRATCH_ROWS),
         )
         return MLXBackend(replace(self._loaded, kv=kv, layout=layout, needs=needed, file=None), self._threads)
 

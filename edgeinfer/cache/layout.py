@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from edgeinfer import ops
 from edgeinfer.cache.formats import KVFormat, Policy
 from edgeinfer.cache.kv import KVShape
 from edgeinfer.cache.state import StateShape
-from edgeinfer.ops.paged import PAGE, SINKS, Block, Place, frontier, window_start
+from edgeinfer.ops.paged import PAGE, SINKS, TAIL, WINDOW_STEP, Block, Place, frontier, window_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,19 @@ class Layout:
         """What a token takes that many others follow: in codes, or as it is in layers kept whole."""
         whole = sum(shape.bytes_per_token() for place, shape in zip(self.places, shapes, strict=True) if place is None)
         return whole + self.block_bytes / PAGE
+
+    def token_bytes(self, shapes: Sequence[KVShape | StateShape]) -> int:
+        """The same in whole bytes, nothing left out."""
+        return math.ceil(self.bytes_per_token(shapes))
+
+    def exact_bytes(self, shapes: Sequence[KVShape | StateShape], rows: int) -> int:
+        """What a long sequence keeps as it is where it does not keep all so, in steps of up to ``rows`` tokens."""
+        kept = {0: SINKS + TAIL + PAGE + rows, **{window: window + WINDOW_STEP + rows for window in self.windows}}
+        return sum(
+            kept[place.window] * shape.bytes_per_token()
+            for place, shape in zip(self.places, shapes, strict=True)
+            if place is not None
+        )
 
     def starts(self, position: int) -> dict[int, int]:
         """Where buffers begin for a row at ``position``: by window, 0 for layers that seal."""

@@ -33,6 +33,7 @@ COMMANDS = {
     "convert": "Write a model as GGUF, quantized or not.",
     "rm": "Delete a pulled model.",
     "du": "Disk space that models take.",
+    "plan": "What a model takes on this machine, by KV format, before loading.",
     "eval": "Perplexity, divergence, needles, and the price of KV formats.",
     "bench": "Measure this engine and others in turn, as ratios.",
     "advise": "What limits a model here at one depth, and what would help.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from edgeinfer import ops
+from edgeinfer.cache.layout import Layout
 from edgeinfer.errors import BadRequest, MemoryLimit
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile
@@ -35,20 +36,33 @@ class Needs:
     trained_context: int
     per_sequence: int = 0  # beside those of its tokens
 
+    def kv(self, context: int) -> int:
+        """Bytes of keys, values and states of one sequence."""
+        return self.per_sequence + context * self.kv_per_token
+
     def total(self, context: int) -> int:
-        return self.weights + self.scratch + self.per_sequence + context * self.kv_per_token
+        return self.weights + self.scratch + self.kv(context)
+
+    def longest(self, available: int) -> int:
+        """The most tokens that fit so many bytes, no more than the model was trained for; 0 where it does not fit."""
+        room = available - self.total(0)
+        return max(0, min(self.trained_context, room // max(1, self.kv_per_token)))
 
 
-def needs(file: GGUFFile, model: Model | None = None) -> Needs:
-    """From the header alone. Raises what ``registry.build`` raises."""
+def needs(file: GGUFFile, model: Model | None = None, layout: Layout | None = None) -> Needs:
+    """From the header alone; without a ``layout`` all keys and values are kept as they are.
+
+    Raises what ``registry.build`` raises.
+    """
     outline = model or build(file, Outline)
-    config = Config.from_gguf(file)
+    shapes, config = outline.kv_shapes, Config.from_gguf(file)
     widest = max(info.shape[-2] for info in file.tensors.values() if len(info.shape) > 1 and info.name not in UNUSED)
     vocabulary = file.tensors["token_embd.weight"].rows
     return Needs(
         weights=sum(ops.prepared_bytes(info.codec, math.prod(info.shape)) for info in file.tensors.values()),
-        kv_per_token=sum(shape.bytes_per_token() for shape in outline.kv_shapes),
-        per_sequence=sum(shape.bytes_per_sequence() for shape in outline.kv_shapes),
+        kv_per_token=layout.token_bytes(shapes) if layout else sum(shape.bytes_per_token() for shape in shapes),
+        per_sequence=sum(shape.bytes_per_sequence() for shape in shapes)
+        + (layout.exact_bytes(shapes, SCRATCH_ROWS) if layout else 0),
         scratch=4 * (6 * SCRATCH_ROWS * widest + 4 * vocabulary),
         trained_context=config.read("context_length", int),
     )
@@ -78,16 +92,20 @@ def checked_context(file: GGUFFile, wanted: Needs, context: int) -> int:
             "context",
         )
     chosen = context or default_context(wanted, available)
-    total = wanted.total(chosen)
+    check_fit(file.path.name, wanted.weights, wanted.total(chosen), chosen, available)
+    return chosen
+
+
+def check_fit(name: str, weights: int, total: int, context: int, available: int) -> None:
+    """Raises MemoryLimit, with the numbers, where a model needs more bytes than there are."""
     if total > available:
-        parts = f"{human_bytes(wanted.weights)} of weights, {human_bytes(total - wanted.weights)} for"
+        parts = f"{human_bytes(weights)} of weights, {human_bytes(total - weights)} for"
         raise MemoryLimit(
-            f"{file.path.name} needs {human_bytes(total)} ({parts} {chosen} tokens of context); "
+            f"{name} needs {human_bytes(total)} ({parts} {context} tokens of context); "
             f"{human_bytes(available)} are free: take a smaller model or context",
             total,
             available,
         )
-    return chosen
 
 
 def obstacle(file: GGUFFile) -> str | None:

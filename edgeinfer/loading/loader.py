@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def load(path: Path, context: int = 0, stage: Stage | None = None, kv: str = EXA
         outline = build(file, Outline)
         formats = kv_policy(file, outline, kv)
         layout = Layout.of(formats, outline.kv_shapes)
-        needed = replace(needs(file, outline), kv_per_token=math.ceil(layout.bytes_per_token(outline.kv_shapes)))
+        needed = needs(file, outline, layout)
         needed = stage.share(needed) if stage else needed
         chosen = checked_context(file, needed, context)
         vocab_size = _vocabulary(file)

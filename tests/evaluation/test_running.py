@@ -24,9 +24,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_nothing_is_lost_before_the_first_page_is_sealed(path: Path) -> None:
     [short] = running_costs(path, ["k3v3"], [TOKENS[: SINKS + TAIL]], 0)
-    assert (short.mean, short.top) == (0, 1)
+    assert short.mean < 1e-6  # sums in another order
+    assert short.top == 1
     [long] = running_costs(path, ["k3v3"], [TOKENS], 512)
-    assert long.mean > 1e-6
+    assert long.mean > 1e-4
 
 
 def test_regions_lose_less_than_rounding_everything(path: Path) -> None:
