@@ -86,8 +86,8 @@ def test_the_command_says_it_and_ends_with_4(long: Path, tmp_path: Path) -> None
     assert (row["kv"], row["context"], row["fits"]) == ("k8v4", 2048, True)
     assert row["total"] == row["weights"] + row["scratch"] + row["formats"]["k8v4"]["kv"]
     assert [line.split()[:2] for line in run(long).stdout.splitlines() if line.startswith("*")] == [["*", "k8v4"]]
-    huge = tiny_gguf(tmp_path / "huge.gguf", heads=2, kv_heads=1, head_dim=64, context=1 << 31)
-    done = run(huge, "--context", 1 << 31, "--kv", "exact")
+    huge = tiny_gguf(tmp_path / "huge.gguf", heads=4, kv_heads=4, head_dim=256, context=1 << 24)
+    done = run(huge, "--context", 1 << 24, "--kv", "exact")
     assert done.returncode == 4
     assert "does not fit" in done.stdout
     assert done.stderr.startswith("error: ")
