@@ -42,6 +42,7 @@ def _common(function: Any) -> Any:
     return function
 
 
+_kv = click.option("--kv", default="exact", metavar="FORMAT", help="Of keys and values, as in `run`. Default: exact.")
 _backend = click.option("--backend", type=click.Choice(["auto", "mlx", "llama.cpp"]), default="auto", help="Of MODEL.")
 
 
@@ -49,8 +50,11 @@ _backend = click.option("--backend", type=click.Choice(["auto", "mlx", "llama.cp
 @click.argument("model")
 @click.argument("text", required=False)
 @_backend
+@_kv
 @_common
-def ppl(model: str, text: str | None, backend: str, window: int, windows: int, threads: int, as_json: bool) -> None:
+def ppl(
+    model: str, text: str | None, backend: str, kv: str, window: int, windows: int, threads: int, as_json: bool
+) -> None:
     """Perplexity, as llama-perplexity defines it.
 
     The text is cut in windows; tokens of each window's second half count, predicted by all that stands before them in
@@ -62,7 +66,7 @@ def ppl(model: str, text: str | None, backend: str, window: int, windows: int, t
 
     evaluated = _resolve(model)
     cut = texts.windows(read_text(text), evaluated.tokenizer, window, windows)
-    loaded = evaluated.load(backend, window, threads)
+    loaded = evaluated.load(backend, window, threads, kv)
     with counting("perplexity") as on_progress:
         found = perplexity(Side(model, loaded), cut, on_progress)
     loaded.close()
@@ -132,6 +136,7 @@ def kld(
 @click.option("--needles", type=click.IntRange(1), default=1, help="Sentences to find in each text. Default: 1.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Order of the text, and numbers. Default: 0.")
 @_backend
+@_kv
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: physical cores.")
 @click.option("--png", type=click.Path(dir_okay=False, writable=True), help="Draw the map into this file as well.")
 @click.option("--json", "as_json", is_flag=True, help="JSON in place of a map.")
@@ -142,6 +147,7 @@ def needle(
     needles: int,
     seed: int,
     backend: str,
+    kv: str,
     threads: int,
     png: str | None,
     as_json: bool,
@@ -159,7 +165,7 @@ def needle(
     wanted = _lengths(lengths)
     places = [0.5] if depths == 1 else [index / (depths - 1) for index in range(depths)]
     evaluated = _resolve(model)
-    loaded = evaluated.load(backend, max(wanted), threads)
+    loaded = evaluated.load(backend, max(wanted), threads, kv)
     with counting("needles") as on_progress:
         cells = find_needles(loaded, evaluated.tokenizer, wanted, places, needles, seed, on_progress)
     loaded.close()

@@ -24,8 +24,8 @@ class EvaluatedModel:
         with open_model(path) as file:
             return cls(path, Tokenizer.from_gguf(file.metadata, file.path, file.field_offset))
 
-    def load(self, backend: str = "auto", context: int = 0, threads: int = 0) -> Backend:
-        """Raises what choosing and loading a backend raise."""
+    def load(self, backend: str = "auto", context: int = 0, threads: int = 0, kv: str = "exact") -> Backend:
+        """``kv``: the format of keys and values, as a running cache has it. Raises what choosing and loading raise."""
         with open_model(self.path) as file:
             choice = choose(file, backend)
-        return choice.load(self.path, context, threads)
+        return choice.load(self.path, context, threads, kv)
