@@ -11,7 +11,7 @@ from statistics import median
 from edgeinfer.backends.mlx import MLXBackend
 from edgeinfer.bench.plan import DECODED, WARM_UP
 from edgeinfer.bench.seam import SeamSubject
-from edgeinfer.formats.gguf import open_gguf
+from edgeinfer.converted.opening import open_model
 from edgeinfer.loading.loader import kv_policy
 from edgeinfer.loading.registry import build
 from edgeinfer.nn.tensors import Outline
@@ -37,11 +37,11 @@ def decode_by_depth(
     context = max(depths) + DECODED + WARM_UP + 1
     total = len(formats) * sum(depth + rounds * DECODED for depth in depths)
     done, found = 0, {name: dict[int, Decoding]() for name in formats}
-    with ExitStack() as closing, open_gguf(path) as file:
+    with ExitStack() as closing, open_model(path) as file:
         exact = MLXBackend.load(path, context, threads)
         closing.callback(exact.close)
-        shapes = build(file, Outline).kv_shapes
-        subjects = {name: SeamSubject(exact.in_format(kv_policy(file, shapes, name))) for name in formats}
+        outline = build(file, Outline)
+        subjects = {name: SeamSubject(exact.in_format(kv_policy(file, outline, name))) for name in formats}
         for subject in subjects.values():
             closing.callback(subject.close)
         for depth in sorted(depths):

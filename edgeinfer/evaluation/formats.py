@@ -113,15 +113,15 @@ def _rounding_costs(
 def _bytes_per_token(path: Path, formats: Sequence[KVFormat], threads: int) -> tuple[float, list[float]]:
     """Of a float16 cache, and of each format: measured where pages have kernels and fit the context, else coded."""
     with open_model(path) as file:
-        every = build(file, Outline).kv_shapes
-        shapes = [shape for shape in every if isinstance(shape, KVShape)]
+        outline = build(file, Outline)
+        shapes = [shape for shape in outline.kv_shapes if isinstance(shape, KVShape)]
         whole = sum(EXACT.row_bytes(shape.head_dim) * shape.kv_heads for shape in shapes)
         sizes = [float(sum(form.row_bytes(each.head_dim) * each.kv_heads for each in shapes)) for form in formats]
         measured = [index for index, form in enumerate(formats) if any(form.widths)]
         if measured and needs(file).trained_context >= _MEASURED[1]:
             exact = MLXBackend.load(path, _MEASURED[1], threads)
             for index in measured:
-                backend = exact.in_format(kv_policy(file, every, formats[index].name))
+                backend = exact.in_format(kv_policy(file, outline, formats[index].name))
                 few, many = (allocated(backend, tokens) for tokens in _MEASURED)
                 sizes[index] = (many - few) / (_MEASURED[1] - _MEASURED[0])
                 backend.close()

@@ -10,10 +10,10 @@ from edgeinfer import ops
 from edgeinfer.backends.base import Backend, Chunk
 from edgeinfer.backends.mlx import MLXBackend
 from edgeinfer.cache.formats import EXACT
+from edgeinfer.converted.opening import open_model
 from edgeinfer.evaluation.lockstep import Side
 from edgeinfer.evaluation.measures import divergences
 from edgeinfer.evaluation.scores import Divergence
-from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.loading.loader import kv_policy
 from edgeinfer.loading.registry import build
 from edgeinfer.nn.tensors import Outline
@@ -35,11 +35,11 @@ def running_costs(
     The weights are loaded once, in float32 on a CPU, and nothing but the cache is rounded. Raises what loading raises.
     """
     with ExitStack() as closing:
-        with ops.built_plainly(ComposedHeads), open_gguf(path) as file:
+        with ops.built_plainly(ComposedHeads), open_model(path) as file:
             exact = MLXBackend.load(path, len(windows[0]), threads)
             closing.callback(exact.close)
-            shapes = build(file, Outline).kv_shapes
-            others = [exact.in_format(kv_policy(file, shapes, name)) for name in formats]
+            outline = build(file, Outline)
+            others = [exact.in_format(kv_policy(file, outline, name)) for name in formats]
         for backend in others:
             closing.callback(backend.close)
         sides = [Side(name, backend) for name, backend in zip(formats, others, strict=True)]

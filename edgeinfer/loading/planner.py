@@ -60,10 +60,10 @@ def plan(file: GGUFFile, name: str = "", context: int = 0, kv: str = "auto") -> 
     """Reads no weights. ``context`` 0 takes what loading would. Raises BadRequest, or what building raises."""
     outline = build(file, Outline)
     shapes = outline.kv_shapes
-    wanted = kv_policy(file, shapes, kv)
+    wanted = kv_policy(file, outline, kv)
     by_format: dict[str, Needs] = {}
     for each in dict.fromkeys((*OURS, wanted.name)):
-        policy = wanted if each == wanted.name else kv_policy(file, shapes, each)
+        policy = wanted if each == wanted.name else kv_policy(file, outline, each)
         by_format[each] = needs(file, outline, Layout.of(policy, shapes))
     chosen, available = by_format[wanted.name], available_memory()
     if context > chosen.trained_context:
