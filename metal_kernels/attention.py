@@ -1,4 +1,4 @@
-"""Causal attention of up to 16 newest rows over float16 pages: each key and value is read once per KV head."""
+"""Causal attention over float16 pages, of up to 16 newest rows and of more: keys and values are read once for many."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ MOST_QUERIES = 128
 """Query heads of a KV head times rows."""
 HEAD_DIMS = (64, 80, 96, 112, 128, 192, 256)
 WANTED_SIMDGROUPS = 4
+
+
+BLOCK = 8
+"""Rows of one head that a simdgroup takes where there are many."""
+SIMDGROUPS = 4
 
 
 def supports(rows: int, heads: int, kv_heads: int, head_dim: int) -> bool:
@@ -42,8 +47,7 @@ def attend(
     """
     rows, heads, size = queries.shape
     if table is None:
-        kv_heads, capacity = keys.shape[:2]
-        table = mx.arange(kv_heads * capacity // PAGE, dtype=mx.int32).reshape(kv_heads, -1)
+        table = _in_order(keys)
     kv_heads, head_pages = table.shape
     first_split = max(0, length - rows + 1 - window) // SPLIT if window else 0
     splits = -(-length // SPLIT) - first_split
@@ -68,6 +72,46 @@ def attend(
         [mx.float32],
     )
     return y
+
+
+def attend_rows(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    length: int,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: mx.array | None = None,
+    table: mx.array | None = None,
+) -> mx.array:
+    """As ``attend``, of any number of rows: each key and value is read once for 32 queries."""
+    rows, heads, size = queries.shape
+    if table is None:
+        table = _in_order(keys)
+    kv_heads, head_pages = table.shape
+    missing = -rows % BLOCK
+    padded = mx.pad(queries.astype(mx.float32), ((0, missing), (0, 0), (0, 0)))
+    blocks = (rows + missing) // BLOCK * (heads // kv_heads)
+    (y,) = launch(
+        "attention_rows",
+        [padded, keys, values, table, mx.zeros(heads) if sinks is None else sinks.astype(mx.float32),
+         *map(_integer, (rows, head_pages, length, window)), mx.array(scale, mx.float32),
+         mx.array(softcap, mx.float32)],
+        [("SIZE", size), ("TOKENS", 32 if size <= PAGE else 16), ("SINKS", sinks is not None)],
+        (32, SIMDGROUPS * kv_heads, -(-blocks // SIMDGROUPS)),
+        (32, SIMDGROUPS, 1),
+        [(rows + missing, heads * size)],
+        [mx.float32],
+    )  # fmt: skip
+    return y[:rows]
+
+
+def _in_order(keys: mx.array) -> mx.array:
+    """The table of pages that follow one another. keys: (K, capacity, D)."""
+    kv_heads, capacity = keys.shape[:2]
+    return mx.arange(kv_heads * capacity // PAGE, dtype=mx.int32).reshape(kv_heads, -1)
 
 
 def _shares(queries: int) -> tuple[int, int]:

@@ -88,4 +88,13 @@ KERNELS = _table(
         scalars=frozenset({"splits"}),
         padded=frozenset({"largest", "total", "sinks"}),
     ),
+    KernelSpec(
+        "attention_rows",
+        ("q", "k", "v", "table", "sinks", "rows", "head_pages", "length", "window", "scale", "softcap"),
+        ("y",),
+        ("SIZE", "TOKENS", "SINKS"),
+        "mx.fast.scaled_dot_product_attention",
+        scalars=frozenset({"rows", "head_pages", "length", "window", "scale", "softcap"}),
+        padded=frozenset({"table", "sinks"}),
+    ),
 )

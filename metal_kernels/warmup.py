@@ -54,6 +54,12 @@ def attention_obstacle(heads: int, kv_heads: int, head_dim: int) -> str:
                     f"attention<{head_dim} channels, {rows} rows>",
                     partial(attention.attend, queries, kv, kv, rows, scale=1.0),
                 )
+        if head_dim in attention.HEAD_DIMS:
+            queries = mx.zeros((attention.BLOCK, heads, head_dim))
+            yield (
+                f"attention<{head_dim} channels, many rows>",
+                partial(attention.attend_rows, queries, kv, kv, attention.BLOCK, scale=1.0),
+            )
 
     return _first_failure(calls(), f"attention over heads of {head_dim} is computed by MLX's own kernels")
 

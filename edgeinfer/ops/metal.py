@@ -25,8 +25,11 @@ PATHS: Mapping[str, str] = {
     "linear": f"our Metal kernels for rows of a multiple of {products.CHUNK} weights, sums in float32",
     "expert_linear": "our Metal kernels",
     "embed": "our Metal kernels",
-    "attention": f"our Metal kernels for up to {kernels.MOST_ROWS} rows, else {plain.PATHS['attention']}",
+    "attention": f"our Metal kernels for up to {kernels.MOST_ROWS} rows, and for more where MLX would write out scores "
+    f"or a mask; else {plain.PATHS['attention']}",
 }
+_FUSED_BY_MLX = frozenset({64, 80, 128})
+"""Head sizes of which MLX computes attention of many rows in one kernel, without writing out the scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +148,13 @@ def attention(
     rows, heads, head_dim = queries.shape
     kv_heads, capacity = keys.shape[:2]
     alike = keys.shape == values.shape
-    usable = alike and kernels.supports(rows, heads, kv_heads, head_dim) and capacity % kernels.PAGE == 0
+    few = kernels.supports(rows, heads, kv_heads, head_dim)
+    many = head_dim in kernels.HEAD_DIMS and (window > 0 or softcap > 0 or head_dim not in _FUSED_BY_MLX)
+    usable = alike and (few or many) and capacity % kernels.PAGE == 0
     if not usable or warmup.attention_obstacle(heads, kv_heads, head_dim):
         return plain.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
-    return kernels.attend(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
+    attend = kernels.attend if few else kernels.attend_rows
+    return attend(queries, keys, values, length, scale=scale, window=window, softcap=softcap, sinks=sinks)
 
 
 add = plain.add

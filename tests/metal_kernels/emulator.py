@@ -83,6 +83,7 @@ class _Site(ctypes.Structure):
 class _Buffer(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p), ("data", ctypes.c_void_p), ("size", ctypes.c_uint64), ("lead", ctypes.c_uint64),
+        ("hole", ctypes.c_uint64),
         ("output", ctypes.c_int), ("read", ctypes.c_uint64), ("written", ctypes.c_uint64),
     )  # fmt: skip
 
@@ -97,17 +98,26 @@ class _Launch(ctypes.Structure):
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """Bytes of a large input of which the first ``hole`` are zero and are never touched here."""
+
+    data: np.ndarray
+    hole: int
+
+
 @dataclass(eq=False)
 class Emulator:
     """``metal_kernel`` has the signature of MLX's. ``order`` is the schedule; ``edit`` plants a fault in a text,
     and ``edits`` counts the places where it fitted. An ``engine`` runs the kernels in place of this one.
-    Text that is not ours is not held to the ``strict`` passes."""
+    Text that is not ours is not held to the ``strict`` passes. Inputs in ``sparse`` are taken from there."""
 
     order: str = "forward"
     seed: int = 0
     edit: tuple[str, str] | None = None
     edits: int = 0
     lead: dict[str, int] = field(default_factory=dict)
+    sparse: dict[str, Sparse] = field(default_factory=dict, repr=False)
     strict: bool = True
     engine: Engine | None = None
     reports: list[Report] = field(default_factory=list)
@@ -168,7 +178,10 @@ class _Compiled:
             strict(kernel)
         empty = [mx.zeros(shape, dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)]
         made = dict(zip(self.outputs, empty, strict=True))
-        memory = {name: _bytes(_contents(name, arrays | made)) for name in kernel.buffers}
+        memory = {
+            name: owner.sparse[name].data if name in owner.sparse else _bytes(_contents(name, arrays | made))
+            for name in kernel.buffers
+        }
         group = [min(size, threads) for size, threads in zip(call["threadgroup"], call["grid"], strict=True)]
         owner.kernels[f"{self.name}<{variant}>"] = kernel
         if owner.engine is None:
@@ -204,6 +217,7 @@ def _run(
     for buffer, (name, data) in zip(buffers, memory.items(), strict=True):
         buffer.name, buffer.data, buffer.size = name.encode(), data.ctypes.data, data.nbytes
         buffer.lead, buffer.output = owner.lead.get(name, 0), name in outputs
+        buffer.hole = owner.sparse[name].hole if name in owner.sparse else 0
     entry = ctypes.cast(_library(path).ei_entry, ctypes.c_void_p)
     launch = _Launch(entry, buffers, len(memory), (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*group),
                      ORDERS.index(owner.order), owner.seed)  # fmt: skip

@@ -49,11 +49,13 @@ def _rows() -> tuple[mx.array, np.ndarray]:
     return products.rows(mx.array([12, 0, 5], mx.int32), w.array, w.codec), w.weights[[12, 0, 5]]
 
 
-def _attention(rows: int, softcap: float) -> tuple[mx.array, np.ndarray]:
+def _attention(
+    rows: int, softcap: float, attend: Callable[..., mx.array] = attention.attend
+) -> tuple[mx.array, np.ndarray]:
     queries, length = floats((rows, 8, 64)), 270
     options = {"scale": 0.125, "window": 260, "softcap": softcap, "sinks": floats((8,), seed=4)}
     keys, values = kv_cache(2, length, 64, 2), kv_cache(2, length, 64, 3)
-    y = attention.attend(queries, keys, values, length, **options)
+    y = attend(queries, keys, values, length, **options)
     return y, attention_in_float64(queries, keys, values, length, **options)
 
 
@@ -68,5 +70,6 @@ LAUNCHES: Mapping[str, Launch] = {
     "experts, many rows": Launch(("qmm_experts",), lambda: _experts(40)),
     "rows": Launch(("rows",), _rows),
     "attention": Launch(("attention_part", "attention_merge"), lambda: _attention(3, 0.0)),
+    "attention of many rows": Launch(("attention_rows",), lambda: _attention(20, 5.0, attention.attend_rows)),
     "attention with a softcap": Launch(("attention_part", "attention_merge"), lambda: _attention(1, 5.0)),
 }

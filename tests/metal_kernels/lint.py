@@ -29,6 +29,10 @@ RULES = tuple(
         (r"\b(?:ceildiv|cast_to|Limits|hypot|log1p|elem_to_loc\w*|WorkPerThread|ConditionalType)\b",
          "a name that the text MLX puts in front has taken"),
         (r"(?<![\w:.])(?:simd(?:group)?_\w+|threadgroup_barrier|fma|exp|min|max|clamp)\(", "write metal:: in front"),
+        (r"\b(?:w|up|x|q|k|v|y|queries|from) \+ (?:\w+|\([^()]*\)) \* (?:w_shape|all_outputs|columns|row_bytes)",
+         "an offset that 32 bits need not hold: write ulong() around its first factor"),
+        (r"\b[wxyqkv]\[(?!ulong)\(?\w+(?: \+ \w+)?\)? \*",
+         "an index that 32 bits need not hold: write ulong() around its first factor"),
         (r"(?<!precise::)\b(?:exp|tanh)\(", "fast math would change it: write metal::precise:: in front"),
     )
 )  # fmt: skip

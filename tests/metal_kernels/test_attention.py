@@ -41,7 +41,30 @@ def test_attention(rows, heads, kv_heads, size, length, options, with_sinks) -> 
     )
 
 
-def test_pages_may_lie_anywhere() -> None:
+MANY = [
+    (17, 4, 2, 64, 70, {}),
+    (33, 3, 1, 80, 150, {"window": 40, "softcap": 4.0}),
+    (40, 2, 2, 96, 40, {}),
+    (8, 5, 1, 112, 129, {"window": 30}),
+    (20, 4, 4, 128, 200, {"softcap": 5.0}),
+    (9, 2, 1, 192, 50, {}),
+    (9, 2, 1, 256, 50, {"window": 7}),
+]
+
+
+@pytest.mark.parametrize(("rows", "heads", "kv_heads", "size", "length", "options"), MANY)
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_attention_of_many_rows(rows, heads, kv_heads, size, length, options, with_sinks) -> None:
+    queries = floats((rows, heads, size), seed=length)
+    keys, values = kv_cache(kv_heads, length, size, 2), kv_cache(kv_heads, length, size, 3)
+    given = {"scale": size**-0.5, "sinks": floats((heads,), seed=4) if with_sinks else None, **options}
+    with emulated():
+        y = attention.attend_rows(queries, keys, values, length, **given)
+    assert worst(y, attention_in_float64(queries, keys, values, length, **given)) < 1e-5
+
+
+@pytest.mark.parametrize("attend", [attention.attend, attention.attend_rows])
+def test_pages_may_lie_anywhere(attend) -> None:
     queries, keys, values = floats((2, 4, 64)), kv_cache(2, 256, 64, 2), kv_cache(2, 256, 64, 3)
     order = np.random.default_rng(5).permutation(7)[:4]
     table = mx.array(order.reshape(2, 2).astype(np.int32))
@@ -52,7 +75,7 @@ def test_pages_may_lie_anywhere() -> None:
         return mx.array(pages)
 
     with emulated():
-        y = attention.attend(queries, scattered(keys), scattered(values), 200, scale=0.1, table=table)
+        y = attend(queries, scattered(keys), scattered(values), 200, scale=0.1, table=table)
     assert worst(y, attention_in_float64(queries, keys, values, 200, scale=0.1)) < 1e-5
 
 
@@ -80,11 +103,12 @@ def test_keys_and_values_are_read_once_for_all_queries(rows: int) -> None:
 
 
 @pytest.mark.usefixtures("emulator_only")
+@pytest.mark.parametrize("attend", [attention.attend, attention.attend_rows])
 @pytest.mark.parametrize("order", ["reverse", "random"])
-def test_no_bit_depends_on_the_schedule(order: str) -> None:
+def test_no_bit_depends_on_the_schedule(order: str, attend) -> None:
     queries, keys, values = floats((3, 8, 64)), kv_cache(2, 270, 64, 2), kv_cache(2, 270, 64, 3)
     with emulated():
-        forward = np.array(attention.attend(queries, keys, values, 270, scale=0.125))
+        forward = np.array(attend(queries, keys, values, 270, scale=0.125))
     with emulated(order=order):
-        again = np.array(attention.attend(queries, keys, values, 270, scale=0.125))
+        again = np.array(attend(queries, keys, values, 270, scale=0.125))
     np.testing.assert_array_equal(again, forward)

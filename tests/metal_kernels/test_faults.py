@@ -61,6 +61,13 @@ def _attention() -> tuple[mx.array, np.ndarray]:
     return y, attention_in_float64(queries, keys, values, length, scale=0.2, window=265, sinks=sinks)
 
 
+def _attention_rows() -> tuple[mx.array, np.ndarray]:
+    queries, sinks, length = floats((17, 3, 80)), floats((3,), seed=4), 75
+    keys, values = kv_cache(1, length, 80, 2), kv_cache(1, length, 80, 3)
+    y = attention.attend_rows(queries, keys, values, length, scale=0.2, window=34, sinks=sinks)
+    return y, attention_in_float64(queries, keys, values, length, scale=0.2, window=34, sinks=sinks)
+
+
 def _verdict(edit: tuple[str, str], run: Callable[[], tuple[mx.array, np.ndarray]]) -> str:
     with emulated(edit=edit) as metal:
         try:
@@ -82,6 +89,7 @@ CASES = [
         ("qmv, fused", _fused, faults.QMV_FUSED),
         ("qmv_gated", _gated, faults.GATED),
         ("attention", _attention, faults.ATTENTION_PART + faults.ATTENTION_MERGE),
+        ("attention of many rows", _attention_rows, faults.ATTENTION_ROWS),
     )
     for name, before, after, kind in planted
 ]
@@ -92,7 +100,9 @@ def test_a_planted_fault_is_caught(run, before: str, after: str, kind: str) -> N
     assert _verdict((before, after), run) == kind
 
 
-@pytest.mark.parametrize("run", [*map(_product, PRODUCTS), _experts(7), _experts(40), _fused, _gated, _attention])
+@pytest.mark.parametrize(
+    "run", [*map(_product, PRODUCTS), _experts(7), _experts(40), _fused, _gated, _attention, _attention_rows]
+)
 def test_nothing_is_found_without_one(run) -> None:
     with emulated():
         assert worst(*run()) < 1e-5

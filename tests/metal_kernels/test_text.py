@@ -42,6 +42,7 @@ def texts(metal: None) -> dict[str, str]:
         products.multiply_experts(floats((2, 256)), experts, w.codec, mx.array([0, 2], mx.int32))
         products.multiply_experts(floats((17, 256)), experts, w.codec, mx.array([1] * 17, mx.int32))
         products.rows(mx.array([1], mx.int32), w.array, w.codec)
+        attention.attend_rows(floats((9, 2, 64)), kv_cache(2, 9, 64, 1), kv_cache(2, 9, 64, 2), 9, scale=1.0)
         attention.attend(floats((1, 8, 64)), kv_cache(2, 9, 64, 1), kv_cache(2, 9, 64, 2), 9, scale=1.0)
     return {name.partition("<")[0].removeprefix("edgeinfer_"): text for name, text in emulator.texts.items()}
 
@@ -81,6 +82,7 @@ def test_the_text_keeps_to_metal(path: Path) -> None:
         ("if constexpr (N > 2) {", False), ("x.lo = 1;", False), ("static int count = 0;", True),
         ("int ceildiv(int a, int b) {", True), ("x = simd_sum(x);", False), ("x = metal::exp(x);", False),
         ("void f(float* x) {", True), ("int g(const Chunk& c, int n) {", True), ("threadgroup float tile[32];", True),
+        ("run(w + output * w_shape[1], 3);", False), ("y[(row + m) * all_outputs + n] = 0;", False),
         ("struct A { virtual void f(); };", True),
     ],
 )  # fmt: skip

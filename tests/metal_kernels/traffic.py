@@ -67,6 +67,11 @@ def rows() -> Iterator[str]:
         report = _reports(lambda queries=queries: attention.attend(queries, keys, values, LENGTH, scale=0.125))
         read = report.read["k"] + report.read["v"]
         yield _line("attention_part", f"4 queries a KV head, L = {count}", report, read, 2 * keys.nbytes, 2 * keys.size)
+    for count in (32, 64):
+        queries = floats((count, 8, SIZE))
+        report = _reports(lambda queries=queries: attention.attend_rows(queries, keys, values, LENGTH, scale=0.125))
+        read = report.read["k"] + report.read["v"]
+        yield _line("attention_rows", f"4 queries a KV head, L = {count}", report, read, 2 * keys.nbytes, 2 * keys.size)
 
 
 if __name__ == "__main__":

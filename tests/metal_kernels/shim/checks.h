@@ -29,6 +29,7 @@ struct EiBuffer {
   const char* name;
   void* data;            // copied in, and out again where it is an output
   uint64_t size, lead;   // lead: bytes in front of it that belong to another array
+  uint64_t hole;         // bytes at its start that are zero and take no memory
   int output;
   uint64_t read, written;
 };

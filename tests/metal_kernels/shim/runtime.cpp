@@ -158,7 +158,7 @@ void ei_run(EiLaunch* wanted) {
     EiBuffer& buffer = launch->buffers[i];
     char* at = claim(i, buffer.name, buffer.size, buffer.lead, buffer.output, false);
     if (buffer.output) memset(at, 0xff, buffer.size);
-    else memcpy(at, buffer.data, buffer.size);
+    else memcpy(at + buffer.hole, (const char*)buffer.data + buffer.hole, buffer.size - buffer.hole);
     pointers[i] = at;
   }
   uint groups[3];
