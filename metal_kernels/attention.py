@@ -92,7 +92,7 @@ def attend_rows(
         table = _in_order(keys)
     kv_heads, head_pages = table.shape
     missing = -rows % BLOCK
-    padded = mx.pad(queries.astype(mx.float32), ((0, missing), (0, 0), (0, 0)))
+    padded = mx.pad(queries.astype(mx.float32), [(0, missing), (0, 0), (0, 0)])
     blocks = (rows + missing) // BLOCK * (heads // kv_heads)
     (y,) = launch(
         "attention_rows",
