@@ -9,12 +9,12 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from edgeinfer.backends import Choice, choose, open_draft
+from edgeinfer.backends import Choice, choose
 from edgeinfer.backends.base import ModelInfo
 from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadRequest, UnsupportedModel
@@ -22,6 +22,7 @@ from edgeinfer.generation import receipts
 from edgeinfer.generation.context import first_kept
 from edgeinfer.generation.engine import Engine, Stream
 from edgeinfer.generation.isolated import IsolatedEngine
+from edgeinfer.generation.opening import Opening
 from edgeinfer.generation.options import Options
 from edgeinfer.generation.prompts import Prompt, Prompter, are_messages
 from edgeinfer.generation.receipts import Receipt, Replayed
@@ -52,6 +53,7 @@ def load(
     isolate: bool = False,
     draft_model: str | os.PathLike[str] = "",
     distributed: bool = False,
+    deterministic: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> LLM:
     """Loads a model and returns it, ready to answer.
@@ -67,6 +69,8 @@ def load(
     draft_model: a second, smaller model with the same vocabulary, whose guesses this one verifies where that pays.
     distributed: one model over the processes that ``mlx.launch`` started, each with some of its layers. The first
     process gets the model; in all others this serves their share until the first one closes, and ends the process.
+    deterministic: the same request gives the same tokens, bit for bit, whatever runs beside it or ran before. Nothing
+    is lost by it where the kernels see to that anyway (``info.row_invariant``); elsewhere requests run one at a time.
 
     Raises ModelNotFound, CorruptFile, UnsupportedModel, BackendUnavailable, MemoryLimit, NetworkFailed.
     """
@@ -77,42 +81,56 @@ def load(
         choice = choose(gguf, backend or settings.backend)
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
         chat_template = ChatTemplate.from_gguf(gguf.metadata, gguf.path, template)
-    context, threads, kv = context or settings.context, threads or settings.threads, kv or settings.kv
-    kept = settings.paths.kept if settings.keep_kv else None
-    draft: tuple[str, ...] = ()
+    backend, draft = backend or settings.backend, None
     if draft_model:
-        draft = _checked_draft(_name(draft_model), backend or settings.backend, tokenizer, files.name, on_progress)
+        draft = _draft(draft_model, backend, tokenizer, files.name, on_progress)
+    opening = Opening(
+        path=str(files.path),
+        backend=choice.name,
+        context=context or settings.context,
+        threads=threads or settings.threads,
+        kv=kv or settings.kv,
+        draft=draft,
+        deterministic=deterministic,
+    )
     engine: Engine | IsolatedEngine
     if distributed:
-        from edgeinfer.backends.pipeline import PipelineBackend, Ring, follow
-
-        if isolate or draft_model or choice.name != "mlx":
-            raise BadRequest("distributed runs on MLX, without isolate and draft_model", "distributed")
-        ring = Ring.joined()
-        if not ring.stage.first:
-            follow(files.path, context, threads, ring)
-            sys.exit(0)
-        engine = Engine(lambda: PipelineBackend(files.path, context, threads, ring), tokenizer, shared_by(settings))
-    elif isolate:
-        engine = IsolatedEngine([str(files.path), choice.name, str(context), str(threads), kv, *draft])
+        if isolate or draft_model or choice.name != "mlx" or opening.kv not in ("auto", "exact"):
+            raise BadRequest("distributed runs on MLX with exact keys and values, in the process itself", "distributed")
+        engine = _first_of_several(opening, tokenizer)
     else:
-        speculate = shared_by(settings, open_draft(threads, *draft) if draft else None)
-        engine = Engine(lambda: choice.load(files.path, context, threads, kv, kept), tokenizer, speculate)
+        engine = IsolatedEngine([opening.to_json()]) if isolate else opening.engine(tokenizer)
     return LLM(
         files.name,
         choice,
         engine,
         tokenizer,
         chat_template,
-        Origin(_name(model) or settings.model, files.files, threads),
+        Origin(_name(model) or settings.model, files.files, opening.threads),
     )
 
 
-def _checked_draft(
-    model: str, backend: str, tokenizer: Tokenizer, name: str, on_progress: Callable[[Progress], None] | None
+def _first_of_several(opening: Opening, tokenizer: Tokenizer) -> Engine:
+    """The engine of the first process of a ring; the other processes end here, when the first one has closed."""
+    from edgeinfer.backends.pipeline import PipelineBackend, Ring, follow
+
+    path, ring = Path(opening.path), Ring.joined()
+    if not ring.stage.first:
+        follow(path, opening.context, opening.threads, ring)
+        sys.exit(0)
+    backend = partial(PipelineBackend, path, opening.context, opening.threads, ring)
+    return Engine(backend, tokenizer, shared_by(load_settings()), deterministic=opening.deterministic)
+
+
+def _draft(
+    draft_model: str | os.PathLike[str],
+    backend: str,
+    tokenizer: Tokenizer,
+    name: str,
+    on_progress: Callable[[Progress], None] | None,
 ) -> tuple[str, str]:
     """The path of a second model, and its backend. Raises UnsupportedModel where it speaks of other tokens."""
-    files = resolve(model, load_settings(), on_progress=on_progress)
+    files = resolve(_name(draft_model), load_settings(), on_progress=on_progress)
     with open_model(files.path) as gguf:
         choice = choose(gguf, backend)
         other = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)

@@ -87,5 +87,8 @@ class Backend(Protocol):
         Raises ContextLimit when a chunk does not fit ``info.context``; then no sequence has changed.
         """
 
+    def forget(self) -> None:
+        """Lets go of what is kept of closed sequences: the next one finds what the first one found."""
+
     def close(self) -> None:
         """Frees weights and caches. Twice is once."""

@@ -179,6 +179,12 @@ class LlamaCppBackend:
             self._api.llama_model_free(self._model)
             hand_back_memory()
 
+    def forget(self) -> None:
+        while self._evict():
+            pass
+        if not self._open:
+            self._api.llama_memory_clear(self._memory, False)
+
     def rewind(self, slot: Slot, length: int) -> None:
         """Keeps the first ``length`` tokens of a sequence in the cache; none where a part cannot be forgotten."""
         slot.stored = length

@@ -129,6 +129,7 @@ class MLXBackend:
             parameters=loaded.parameters,
             weight_bytes=loaded.needs.weights,
             kv_bytes_per_token=per_token,
+            kv_budget=max(loaded.context * per_token, available_memory() * 4 // 5),
             kv=loaded.kv.name,
             kv_reason=loaded.kv.reason,
             kv_exact_bytes=sum(shape.bytes_per_token() for shape in loaded.model.kv_shapes),

@@ -17,6 +17,8 @@ import numpy as np
 
 from edgeinfer.backends.base import Chunk, Rows
 from edgeinfer.backends.mlx import MLXBackend, MLXSequence
+from edgeinfer.cache.formats import EXACT, policy
+from edgeinfer.cache.layout import Layout
 from edgeinfer.errors import BackendUnavailable, EngineCrashed
 from edgeinfer.loading.loader import load
 from edgeinfer.loading.stage import Stage, StagedForward
@@ -77,6 +79,8 @@ def load_share(path: Path, ring: Ring, context: int, threads: int) -> MLXBackend
     loaded = load(path, context, ring.stage)
     model: Any = loaded.model
     forward = StagedForward(model, ring.stage, ring, loaded.hidden, loaded.vocab_size)
+    kv = policy(EXACT.name, model.kv_shapes, loaded.parameters)
+    loaded = replace(loaded, kv=kv, layout=Layout.of(kv, model.kv_shapes))
     return MLXBackend(loaded, threads, forward)
 
 
@@ -118,6 +122,9 @@ class PipelineBackend:
         if not self._closed:
             self._ring.tell([*order, *[0] * (_ORDER - len(order))])
 
+    def forget(self) -> None:
+        self._own.forget()
+
     def close(self) -> None:
         """Ends the other processes' work as well."""
         if not self._closed:
@@ -137,6 +144,11 @@ class PipelineSequence:
     @property
     def length(self) -> int:
         return self.own.length
+
+    @property
+    def nbytes(self) -> int:
+        """This process's part of it."""
+        return self.own.nbytes
 
     def accept(self, count: int) -> None:
         self.own.accept(count)  # which refuses what must not be

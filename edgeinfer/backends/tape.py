@@ -129,6 +129,9 @@ class TapeBackend:
                 rows.fill(fault)
         return logits
 
+    def forget(self) -> None:
+        self._kept.clear()
+
     def close(self) -> None:
         self.closed = True
         self._open.clear()

@@ -41,6 +41,7 @@ ROWS_FAILED = 3  # exit code
 @click.option("--max-rows", type=click.IntRange(1), help="Only the first rows of the input.")
 @click.option("--receipts", is_flag=True, help="Put into every answer what it was made of, for `edgeinfer replay`.")
 @click.option("--ray", "workers", type=click.IntRange(1), help="Through Ray, with so many engines (edgeinfer[ray]).")
+@click.option("--deterministic", is_flag=True, help="No row depends on another, on any backend; slower on some.")
 @click.option("--json-progress", is_flag=True, help="Progress as JSON lines on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @model_options
@@ -55,6 +56,7 @@ def command(
     max_rows: int | None,
     receipts: bool,
     workers: int | None,
+    deterministic: bool,
     json_progress: bool,
     quiet: bool,
     model: str,
@@ -102,6 +104,7 @@ def command(
                 "kv": kv,
                 "context": context,
                 "threads": threads,
+                "deterministic": deterministic,
                 "on_progress": on_progress,
             },
             params=params,

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     default=AUTO,
     help="Draft tokens where that is faster; the text is the same. Default: auto.",
 )
+@click.option("--deterministic", is_flag=True, help="The same tokens each time, whatever the backend; slower on some.")
 @click.option("--distributed", is_flag=True, help="One model over the processes that mlx.launch started.")
 @click.option("--draft-model", default="", metavar="MODEL", help="A second, smaller model that drafts for MODEL.")
 @model_options
@@ -93,6 +94,7 @@ def command(
     reasoning: str,
     receipt: Path | None,
     speculation: str,
+    deterministic: bool,
     distributed: bool,
     draft_model: str,
     model: str,
@@ -125,6 +127,7 @@ def command(
             threads=threads,
             template=template,
             draft_model=draft_model,
+            deterministic=deterministic,
             distributed=distributed,
             on_progress=on_progress,
         ) as llm,

@@ -15,15 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends import Choice, open_draft
-from edgeinfer.backends.base import Backend
 from edgeinfer.converted.opening import open_model
 from edgeinfer.generation.engine import Engine
 from edgeinfer.generation.heartbeat import Output, Pulse
+from edgeinfer.generation.opening import Opening
 from edgeinfer.generation.wire import pack_error, pack_event, pack_info, unpack_request
-from edgeinfer.settings import load_settings
-from edgeinfer.speculation.sources import shared_by
-from edgeinfer.speculation.speculation import Shared
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Event, Finished
 
@@ -50,30 +46,18 @@ class RemoteOutlet:
         self._output.send({"id": self._number, "error": pack_error(error)})
 
 
-def main(
-    output: Output, pulse: Pulse, path: str, backend: str, context: str, threads: str, kv: str, *draft: str
-) -> None:
-    """Serves the model of a GGUF file. ``draft``: path and backend of a second model, where there is one."""
-    file = Path(path)
-    with open_model(file) as gguf:
+def main(output: Output, pulse: Pulse, opening: str) -> None:
+    """Serves the model of an ``Opening``, given as JSON."""
+    wanted = Opening.from_json(opening)
+    with open_model(Path(wanted.path)) as gguf:
         tokenizer = Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset)
-    choice = Choice(backend, "")
-    settings = load_settings()
-    kept = settings.paths.kept if settings.keep_kv else None
-    speculate = shared_by(settings, open_draft(int(threads), *draft) if draft else None)
-    serve(lambda: choice.load(file, int(context), int(threads), kv, kept), tokenizer, output, pulse, speculate)
+    serve(lambda: wanted.engine(tokenizer, pulse), output)
 
 
-def serve(
-    open_backend: Callable[[], Backend],
-    tokenizer: Tokenizer,
-    output: Output,
-    pulse: Pulse,
-    speculate: Callable[[Backend], Shared] | None = None,
-) -> None:
+def serve(open_engine: Callable[[], Engine], output: Output) -> None:
     """Serves until stdin ends."""
     try:
-        engine = Engine(open_backend, tokenizer, speculate, pulse)
+        engine = open_engine()
     except BaseException as error:  # raised again in the parent
         output.send({"failed": pack_error(error)})
         return

@@ -59,7 +59,7 @@ class Scheduler:
         self._tokenizer = tokenizer
         self._slices = Slices(prefill_chunk, backend.info.row_invariant, backend.info.parameters)
         self._max_open = 1 if alone else max_open
-        self._reuse = not alone
+        self._alone = alone
         self._speculation = speculation
         self._waiting: deque[Run] = deque()
         self._open: list[Run] = []
@@ -146,8 +146,10 @@ class Scheduler:
                 sampler = Sampler(params, self.backend.info.vocab_size, self._breakers_for(params), constraint)
                 decoder = Detokenizer(self._tokenizer, continues=True)
                 writer = Writer(decoder, params.stop, run.request.reasoning, run.request.tools)
+                if self._alone:
+                    self.backend.forget()
                 try:
-                    run.open(self.backend, sampler, writer, self._reuse)
+                    run.open(self.backend, sampler, writer, reuse=not self._alone)
                 except LimitExceeded:
                     if not self._open:
                         raise

@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -157,16 +158,13 @@ def serve(output: Any, pulse: Any, reply: str, delay: str) -> None:
     """The far end: the tape."""
     from edgeinfer.backends.tape import TapeBackend
     from edgeinfer.generation import child
+    from edgeinfer.generation.engine import Engine
     from tests.app.world import BYTES, ByteTokenizer, tape
 
     tokenizer: Any = ByteTokenizer()
     played = tape(REPLIES[reply])
-    child.serve(
-        lambda: TapeBackend(played, vocab_size=len(BYTES), context=1 << 17, delays=float(delay)),
-        tokenizer,
-        output,
-        pulse,
-    )
+    backend = partial(TapeBackend, played, vocab_size=len(BYTES), context=1 << 17, delays=float(delay))
+    child.serve(lambda: Engine(backend, tokenizer, None, pulse), output)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,8 @@ def test_outside_of_a_launch_it_says_how_to_start(tmp_path: Path) -> None:
         edgeinfer.load(str(model), backend="mlx", distributed=True)
     with pytest.raises(BadRequest, match="distributed runs on MLX"):
         edgeinfer.load(str(model), backend="mlx", distributed=True, isolate=True)
+    with pytest.raises(BadRequest, match="exact keys and values"):
+        edgeinfer.load(str(model), backend="mlx", distributed=True, kv="k8v4")
 
 
 def test_the_launcher_is_there() -> None:

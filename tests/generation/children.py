@@ -13,6 +13,7 @@ from typing import Any
 from edgeinfer.backends.base import Chunk
 from edgeinfer.backends.tape import TapeBackend
 from edgeinfer.generation.child import serve
+from edgeinfer.generation.engine import Engine
 from edgeinfer.generation.heartbeat import Output, Pulse
 from tests.batch.taped import Tokens, echo
 from tests.generation.fakes import LETTERS
@@ -69,4 +70,4 @@ def main(output: Output, pulse: Pulse, when: str = "", delay: str = "0") -> None
 
     assert threading.current_thread() is threading.main_thread()
     assert sys.flags.safe_path
-    serve(open_backend, tokenizer, output, pulse)
+    serve(lambda: Engine(open_backend, tokenizer, None, pulse), output)
