@@ -42,6 +42,21 @@ def codec_obstacle(codec: Codec) -> str:
 
 
 @cache
+def experts_obstacle(codec: Codec) -> str:
+    """As ``codec_obstacle``, for matrices of experts."""
+    columns = max(products.CHUNK, codec.weights)
+    w = mx.zeros((1, products.CHUNK, columns // codec.weights * codec.bytes), mx.uint8)
+
+    def calls() -> Iterator[tuple[str, Callable[[], mx.array]]]:
+        for rows in (*ROW_TILES, products.TILES[0]):
+            x, chosen = mx.zeros((rows, columns)), mx.zeros(rows, mx.int32)
+            call = partial(products.multiply_experts, x, w, codec, chosen)
+            yield f"experts<{codec.name}, {rows} rows>", call
+
+    return _first_failure(calls(), f"experts in {codec.name} are multiplied by MLX's own kernels")
+
+
+@cache
 def attention_obstacle(heads: int, kv_heads: int, head_dim: int) -> str:
     """Why the attention kernels cannot be used for heads of this shape on this GPU; empty where they ran."""
 

@@ -50,7 +50,7 @@ def check(outputs: int, columns: int, repeats: int) -> Iterator[Verdict]:
     for codec in (each for each in CODECS.values() if each.decodable):
         yield from _products(codec, outputs, columns, repeats)
     for head_dim in attention.HEAD_DIMS:
-        for rows in (1, attention.MOST_ROWS):
+        for rows in (1, attention.MOST_ROWS, 4 * attention.MOST_ROWS):
             yield _attention(head_dim, rows, repeats)
 
 
@@ -105,8 +105,10 @@ def _attention(head_dim: int, rows: int, repeats: int) -> Verdict:
     keys, values = (mx.array(random.standard_normal((kv_heads, length, head_dim)).astype(np.float16)) for _ in range(2))
     scale, window, softcap = head_dim**-0.5, length - 50, 0.0
 
+    attend = attention.attend if rows <= attention.MOST_ROWS else attention.attend_rows
+
     def ours() -> mx.array:
-        return attention.attend(queries, keys, values, length, scale=scale, window=window, softcap=softcap)
+        return attend(queries, keys, values, length, scale=scale, window=window, softcap=softcap)
 
     def theirs() -> mx.array:
         return plain.attention(queries, keys, values, length, scale=scale, window=window, softcap=softcap)

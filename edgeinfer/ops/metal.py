@@ -68,7 +68,7 @@ class BlockExperts:
 def prepare_experts(packed: PackedExperts, wide: bool) -> ExpertWeight:
     """As ``prepare``."""
     stacked = packed.stacked
-    if not products.supports(stacked.codec, stacked.shape[1]) or warmup.codec_obstacle(stacked.codec):
+    if not products.supports(stacked.codec, stacked.shape[1]) or warmup.experts_obstacle(stacked.codec):
         return plain.prepare_experts(packed, wide)
     blocks = adopt(stacked.blocks)
     return BlockExperts(stacked.codec, blocks.reshape(packed.count, -1, blocks.shape[1]))

@@ -19,8 +19,9 @@ from edgeinfer.errors import CorruptFile, EngineClosed
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.loading.loader import load
 from edgeinfer.metal_kernels import warmup
-from edgeinfer.ops import adopt, metal, plain
+from edgeinfer.ops import adopt, host, metal, plain
 from edgeinfer.quant.codec import CODECS
+from tests.architectures import tiny
 from tests.metal_kernels.emulator import Emulator, emulated
 from tests.oracle import Oracle
 from tests.tiny import tiny_gguf
@@ -41,6 +42,7 @@ def on_metal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
 
 def _forget() -> None:
     warmup.codec_obstacle.cache_clear()
+    warmup.experts_obstacle.cache_clear()
     warmup.attention_obstacle.cache_clear()
 
 
@@ -72,6 +74,19 @@ def test_a_model_gives_the_same_tokens_as_the_oracle(
     assert np.abs(logits - expected).max() < 2e-3 * np.abs(expected).max()
     launched = {name.partition("<")[0].removeprefix("edgeinfer_") for name in on_metal.texts}
     assert mx.metal.is_available() or {"rows", "qmv", "attention_part"} <= launched
+
+
+@pytest.mark.usefixtures("metal")
+def test_a_mixture_of_experts_gives_the_same_tokens_as_in_numpy(
+    tmp_path: Path, on_metal: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny(tmp_path / "tiny.gguf", "qwen3moe", codec="q8_0", context=256)
+    tokens, logits = _greedy(MLXBackend.load(path), 4)
+    monkeypatch.setattr(ops, "here", host)
+    expected, exact = _greedy(MLXBackend.load(path), 4)
+    assert tokens == expected
+    assert np.abs(logits - exact).max() < 2e-3 * np.abs(exact).max()
+    assert mx.metal.is_available() or any("qmv_experts" in name for name in on_metal.texts)
 
 
 @pytest.mark.usefixtures("metal")
