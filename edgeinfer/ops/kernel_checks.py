@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeinfer.metal_kernels import attention, products
 from edgeinfer.ops import plain
 from edgeinfer.ops.adopt import PAGE, Tally, adopt, tally
-from edgeinfer.ops.weights import PackedWeight
+from edgeinfer.ops.weights import PackedExperts, PackedWeight
 from edgeinfer.quant.codec import CODECS, Codec, decode
 
 ROWS = (1, 8, 16, 64)
@@ -80,7 +80,8 @@ def random_blocks(codec: Codec, rows: int, columns: int, seed: int) -> NDArray[n
 def _products(codec: Codec, outputs: int, columns: int, repeats: int) -> Iterator[Verdict]:
     blocks = random_blocks(codec, outputs, columns, codec.ggml_id)
     w, weights = mx.array(blocks), decode(codec, blocks)
-    twin = plain.prepare(PackedWeight(codec, blocks, (outputs, columns)), wide=False)
+    packed = PackedWeight(codec, blocks, (outputs, columns))
+    twin, experts = plain.prepare(packed, wide=False), plain.prepare_experts(PackedExperts(1, packed), wide=False)
     for rows in ROWS:
         x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
         array = mx.array(x)
@@ -92,6 +93,25 @@ def _products(codec: Codec, outputs: int, columns: int, repeats: int) -> Iterato
             BOUND,
             repeats,
         )
+        chosen = mx.zeros(rows, mx.int32)
+        yield _verdict(
+            f"{'qmv' if rows <= ROWS[2] else 'qmm'}_experts, {codec.name}, {rows} rows",
+            partial(products.multiply_experts, array, w[None], codec, chosen),
+            partial(experts.linear, array, chosen),
+            x.astype(np.float64) @ weights.T.astype(np.float64),
+            BOUND,
+            repeats,
+        )
+    x = np.random.default_rng(0).standard_normal((1, columns)).astype(np.float32)
+    array, y = mx.array(x), x.astype(np.float64) @ weights.T.astype(np.float64)
+    yield _verdict(
+        f"qmv_gated, {codec.name}, 1 row",
+        partial(products.qmv_gated, array, w, w, codec, "silu"),
+        lambda: plain.gated(twin.linear(array), twin.linear(array), "silu"),
+        y / (1 + np.exp(-y)) * y,
+        BOUND,
+        repeats,
+    )
     tokens = mx.array(np.random.default_rng(0).integers(0, outputs, ROWS[2]).astype(np.int32))
     exact = weights[np.array(tokens)].astype(np.float64)
     name = f"rows, {codec.name}"
