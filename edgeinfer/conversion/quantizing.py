@@ -13,7 +13,6 @@ import numpy as np
 from edgeinfer.backends.llama_library import library, load_failure
 from edgeinfer.conversion.importance import Importance
 from edgeinfer.errors import BadRequest
-from edgeinfer.units import human_bytes
 
 FILE_TYPES = {
     "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12, "Q3_K_L": 13,
@@ -76,9 +75,3 @@ def _table(api: Any, importance: Importance) -> Any:
         entry.name, entry.size = name.encode(), numbers.size
         entry.data = numbers.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
     return table
-
-
-def described(path: Path, weights: int) -> str:
-    """A file's size, and its bits a weight."""
-    size = path.stat().st_size
-    return f"{human_bytes(size)}, {8 * size / weights:.2f} bits a weight"

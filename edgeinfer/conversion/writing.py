@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeinfer.conversion.codes import to_gguf
 from edgeinfer.errors import BackendUnavailable, BadRequest, DiskLimit
 from edgeinfer.formats.gguf import GGUFFile, TensorInfo
 from edgeinfer.quant.codec import BY_GGML_ID, CODECS, Codec, decode
@@ -28,6 +30,31 @@ _OWN = ("general.architecture", "general.file_type", "general.alignment", "gener
 _SPLIT = "split."
 
 
+@dataclass(slots=True)
+class Outcome:
+    """How many matrices kept their codes, kept them with scales that were rounded, or were decoded to floats."""
+
+    kept: int = 0
+    rounded: int = 0
+    decoded: int = 0
+
+    def count(self, kept: bool, exact: bool = True) -> None:
+        if not kept:
+            self.decoded += 1
+        elif exact:
+            self.kept += 1
+        else:
+            self.rounded += 1
+
+    def __str__(self) -> str:
+        parts = (
+            f"{self.kept} matrices as they are",
+            f"{self.rounded} with scales rounded to float16" if self.rounded else "",
+            f"{self.decoded} decoded to floats" if self.decoded else "",
+        )
+        return ", ".join(filter(None, parts))
+
+
 def check_installed() -> None:
     """Raises BackendUnavailable without the ``gguf`` package."""
     if importlib.util.find_spec("gguf") is None:
@@ -36,18 +63,22 @@ def check_installed() -> None:
 
 def write_gguf(
     file: GGUFFile, path: Path, form: str, on_progress: Callable[[int, int], None] = lambda done, total: None
-) -> None:
+) -> Outcome:
     """Writes ``path``: matrices as ``form`` (of FLOATS), vectors as float32, metadata as it is.
 
-    ``keep`` as form leaves blocks that GGUF has as they are, bit for bit, and writes the others as F16. The file takes
-    its name only when it is whole. Raises BackendUnavailable, BadRequest, DiskLimit, CorruptFile.
+    ``keep`` as form leaves codes that GGUF has as they are, bit for bit, and writes other matrices as F16. The file
+    takes its name only when it is whole. Raises BackendUnavailable, BadRequest, DiskLimit, CorruptFile.
     """
     check_installed()
     if form != "keep" and form not in FLOATS:
         raise BadRequest(f"{form!r:.20}: expected one of {', '.join(FLOATS)}, keep", "to")
-    codecs = {name: _target(info, form) for name, info in file.tensors.items()}
+    codecs = {name: _target(file, info, form) for name, info in file.tensors.items()}
+    outcome = Outcome()
+    for name, codec in codecs.items():
+        if len(file.tensors[name].shape) > 1:
+            outcome.count(codec.family != "plain" or file.tensors[name].codec.family == "plain")
     sizes = {name: _bytes(file.tensors[name], codec) for name, codec in codecs.items()}
-    _check_room(path.parent, sum(sizes.values()))
+    check_room(path.parent, sum(sizes.values()))
     from gguf import GGMLQuantizationType, GGUFWriter
 
     unfinished = path.with_name(f"{path.name}.part")
@@ -68,17 +99,21 @@ def write_gguf(
             on_progress(done, total)
         writer.close()
         unfinished.replace(path)
+        return outcome
     except BaseException:
         writer.close()
         unfinished.unlink(missing_ok=True)
         raise
 
 
-def _target(info: TensorInfo, form: str) -> Codec:
+def _target(file: GGUFFile, info: TensorInfo, form: str) -> Codec:
     if len(info.shape) == 1 or min(info.shape) == 1:
         return CODECS["f32"]
     if form == "keep":
-        return info.codec if info.codec.ggml_id in BY_GGML_ID else CODECS["f16"]
+        if info.codec.ggml_id in BY_GGML_ID:
+            return info.codec
+        mapped = to_gguf(info.codec, file.blocks(info.name))
+        return CODECS["f16"] if mapped is None else mapped[0]
     return CODECS[form.lower()]
 
 
@@ -86,7 +121,7 @@ def _bytes(info: TensorInfo, codec: Codec) -> int:
     return info.rows * info.shape[-1] // codec.weights * codec.bytes
 
 
-def _check_room(folder: Path, needed: int) -> None:
+def check_room(folder: Path, needed: int) -> None:
     available = shutil.disk_usage(folder).free
     if needed > available:
         have, wants = human_bytes(available), human_bytes(needed)
@@ -99,6 +134,10 @@ def _encoded(file: GGUFFile, name: str, codec: Codec) -> NDArray[Any]:
     blocks = file.blocks(name)
     if info.codec == codec:
         return np.ascontiguousarray(blocks)
+    if codec.family != "plain":
+        mapped = to_gguf(info.codec, blocks)
+        assert mapped is not None
+        return mapped[1]
     made = np.empty((info.rows, info.shape[-1] // codec.weights * codec.bytes), np.uint8)
     step = max(1, _ROWS // info.shape[-1])
     for start in range(0, info.rows, step):

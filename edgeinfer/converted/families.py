@@ -37,8 +37,8 @@ _SANDWICH = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-_EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
+TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
 _LAYER = re.compile(r"model\.layers\.(\d{1,4})\.(.+)", re.ASCII)
 _EXPERT = re.compile(r"mlp\.experts\.(\d{1,4})\.(\w+)", re.ASCII)
 
@@ -64,16 +64,16 @@ class Family:
         for own, usual in self.aliases:
             if module.startswith(own):
                 module = usual + module.removeprefix(own)
-        if module in _TOP:
-            return _TOP[module], None
+        if module in TOP:
+            return TOP[module], None
         found = _LAYER.fullmatch(module)
         if found is None:
             return "", None
         layer, part = int(found[1]), found[2]
-        if self.experts and (expert := _EXPERT.fullmatch(part)) and expert[2] in _EXPERTS:
-            return f"blk.{layer}.{_EXPERTS[expert[2]]}", int(expert[1])
+        if self.experts and (expert := _EXPERT.fullmatch(part)) and expert[2] in EXPERTS:
+            return f"blk.{layer}.{EXPERTS[expert[2]]}", int(expert[1])
         if self.experts and part.startswith("mlp.switch_mlp."):  # as MLX stacks them
-            part = _EXPERTS.get(part.removeprefix("mlp.switch_mlp."), "")
+            part = EXPERTS.get(part.removeprefix("mlp.switch_mlp."), "")
             return (f"blk.{layer}.{part}", None) if part else ("", None)
         part = self.layer.get(part) or _NEXT.get(part, "")
         return (f"blk.{layer}.{part}", None) if part else ("", None)

@@ -18,7 +18,7 @@ _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+@|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*@"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_SPLITS = {
+SPLITS = {
     rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}": "llama-bpe",
     rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}": "qwen2",
     (
@@ -136,9 +136,9 @@ class _Reader:
             return "smollm"
         if kinds == ["Split", "ByteLevel"] and steps[0].get("behavior") == "Isolated":
             pattern = (steps[0].get("pattern") or {}).get("Regex")
-            if pattern in _SPLITS and not steps[1].get("use_regex"):
-                return self._merging(_SPLITS[pattern])
-        raise self.unsupported("pre_tokenizer", before, f"the rules named {', '.join(_SPLITS.values())}, gpt-2, smollm")
+            if pattern in SPLITS and not steps[1].get("use_regex"):
+                return self._merging(SPLITS[pattern])
+        raise self.unsupported("pre_tokenizer", before, f"the rules named {', '.join(SPLITS.values())}, gpt-2, smollm")
 
     def _merging(self, rule: str) -> str:
         """The rule that cuts alike and merges as the file says."""

@@ -50,8 +50,8 @@ _SIGNATURES = (
 )
 
 
-def not_gguf(path: Path, head: bytes) -> ModelError:
-    """The error for a file that starts with ``head`` instead of the magic ``GGUF``."""
+def not_gguf(path: Path, head: bytes, wanted: str = "GGUF") -> ModelError:
+    """The error for a file that starts with ``head`` instead of as files of the format ``wanted`` do."""
     lowered = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     for row in _SIGNATURES:
         if lowered.startswith(row.magic) if row.at == 0 else head[row.at :].startswith(row.magic):
@@ -59,7 +59,8 @@ def not_gguf(path: Path, head: bytes) -> ModelError:
             if row.model:
                 return unsupported(path, "magic", 0, problem, head[:4])
             return CorruptFile(path, "magic", 0, problem)
-    return CorruptFile(path, "magic", 0, f"not a GGUF file: it starts with {head[:4]!r}, expected b'GGUF'")
+    expected = ", expected b'GGUF'" if wanted == "GGUF" else ""
+    return CorruptFile(path, "magic", 0, f"not a {wanted} file: it starts with {head[:4]!r}{expected}")
 
 
 def unsupported(path: Path, field: str, offset: int, problem: str, value: object) -> UnsupportedModel:

@@ -24,8 +24,8 @@ _Span: TypeAlias = tuple[int, int | None]
 
 def check_head(head: bytes, remote: Remote) -> None:
     """Raises ModelError, with the name of what it is, when a file does not start as it should."""
-    if not head.startswith(remote.magic):
-        raise not_gguf(Path(remote.file), head)
+    if not head.startswith(remote.magic, remote.magic_at):
+        raise not_gguf(Path(remote.file), head, "safetensors" if remote.magic_at else "GGUF")
 
 
 def probe(remote: Remote, patience: Patience) -> int | None:

@@ -9,7 +9,7 @@ import httpx2
 
 from edgeinfer.errors import ModelNotFound, NetworkFailed
 from edgeinfer.hub.model import Plan, Quant, Remote
-from edgeinfer.hub.names import check_inside, choose, plain_file, variants
+from edgeinfer.hub.names import check_inside, check_plain, choose, folder_files, plain_file, variants
 from edgeinfer.hub.transport import Patience, TryAgain, pause
 
 if TYPE_CHECKING:
@@ -23,23 +23,39 @@ def plan(repo: str, selector: str, revision: str, name: str, source: str, patien
     info = _model_info(repo, revision, patience)
     files = {sibling.rfilename: sibling for sibling in info.siblings or ()}
     sizes = {path: sibling.size or 0 for path, sibling in files.items()}
-    found = variants(sizes)
-    chosen = choose(found, selector, f"hf:{repo}")
     commit = info.sha or revision or "main"
-    downloads = []
-    for path in chosen.files:
+
+    def remote(path: str, file: str, magic: bytes = b"GGUF", magic_at: int = 0) -> Remote:
         check_inside(path)
         large = files[path].lfs
-        downloads.append(
-            Remote(
-                url=f"{_endpoint()}/{repo}/resolve/{quote(commit, safe='')}/{quote(path)}",
-                file=plain_file(path),
-                size=files[path].size,
-                sha256=large.sha256 if large else "",
-                token=get_token() or "",
-            )
+        return Remote(
+            url=f"{_endpoint()}/{repo}/resolve/{quote(commit, safe='')}/{quote(path)}",
+            file=file,
+            size=files[path].size,
+            sha256=large.sha256 if large else "",
+            magic=magic,
+            magic_at=magic_at,
+            token=get_token() or "",
         )
+
+    found = variants(sizes)
     card = info.card_data
+    if not found and not selector and (parts := folder_files(sizes)):
+        for path in parts:
+            check_plain(path)
+        weights = [path for path in parts if path.endswith(".safetensors")]
+        return Plan(
+            name=name or repo.rpartition("/")[2],
+            source=source,
+            origin=f"hf:{repo}@{commit}",
+            downloads=tuple(remote(path, path, *((b"{", 8) if path in weights else (b"", 0))) for path in parts),
+            revision=commit,
+            license=str(card.get("license") or "") if card else "",
+            weight_bytes=sum(sizes[path] for path in weights) or None,
+            folder=True,
+        )
+    chosen = choose(found, selector, f"hf:{repo}")
+    downloads = [remote(path, plain_file(path)) for path in chosen.files]
     return Plan(
         name=name or chosen.name,
         source=source,

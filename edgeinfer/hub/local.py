@@ -86,6 +86,8 @@ def cached(repo: str, selector: str, revision: str, roots: list[Path]) -> LocalM
             with suppress(ModelError):
                 if found and (selector or len(found) == 1):
                     return _hugging_face_model(home, snapshot, choose(found, selector, repo))
+            if not found and not selector and snapshot in _folders(snapshot):
+                return _hugging_face_folder(home, snapshot)
     return None
 
 
@@ -96,16 +98,19 @@ def _hugging_face(root: Path) -> Iterator[LocalModel]:
                 if not variant.missing:
                     yield _hugging_face_model(home, snapshot, variant)
             if snapshot in _folders(snapshot):
-                repo = home.name.removeprefix("models--").replace("--", "/", 1)
-                model = _folder_model(snapshot, "hugging-face")
-                name = repo.rpartition("/")[2]
-                yield replace(model, name=name, source=f"hf:{repo}", revision=snapshot.name)
+                yield _hugging_face_folder(home, snapshot)
 
 
 def _hugging_face_model(home: Path, snapshot: Path, variant: Variant) -> LocalModel:
     repo = home.name.removeprefix("models--").replace("--", "/", 1)
     model = _model(snapshot, variant, "hugging-face")
     return replace(model, source=f"hf:{repo}:{variant.files[0]}", revision=snapshot.name)
+
+
+def _hugging_face_folder(home: Path, snapshot: Path) -> LocalModel:
+    repo = home.name.removeprefix("models--").replace("--", "/", 1)
+    model = _folder_model(snapshot, "hugging-face")
+    return replace(model, name=repo.rpartition("/")[2], source=f"hf:{repo}", revision=snapshot.name)
 
 
 def _snapshots(home: Path) -> list[Path]:

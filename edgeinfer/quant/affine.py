@@ -27,6 +27,8 @@ def pack_bits(q: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """The low ``bits`` of each q, the first lowest. (n, weights) -> (n, weights * bits / 8)."""
     if bits == 8:
         return np.ascontiguousarray(q)
+    if bits == 4:
+        return (q[:, ::2] & np.uint8(15)) | (q[:, 1::2] << np.uint8(4))
     single = np.unpackbits(np.ascontiguousarray(q)[..., None], axis=-1, bitorder="little", count=bits)
     return np.packbits(single.reshape(len(q), -1), axis=-1, bitorder="little")
 
@@ -35,6 +37,8 @@ def unpack_bits(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """(n, bytes) -> (n, bytes * 8 / bits)."""
     if bits == 8:
         return packed
+    if bits == 4:
+        return np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1).reshape(len(packed), -1)
     single = np.unpackbits(packed, axis=-1, bitorder="little").reshape(len(packed), -1, bits)
     return np.packbits(single, axis=-1, bitorder="little")[..., 0]
 

@@ -125,9 +125,9 @@ def test_files_of_the_gguf_package_read_identically(tmp_path: Path, alignment: i
 
 
 @pytest.mark.real_model
-@pytest.mark.parametrize("fixture", ["smollm2_path", "gemma3_path"])
-def test_real_models_agree_with_the_gguf_package(fixture: str, request: pytest.FixtureRequest) -> None:
-    path: Path = request.getfixturevalue(fixture)
+def test_a_real_model_agrees_with_the_gguf_package(smollm2_path: Path) -> None:
+    """The smaller one: the package takes minutes for a vocabulary of 262,144."""
+    path = smollm2_path
     reader = gguf.GGUFReader(path)
     start = time.perf_counter()
     file = open_gguf(path)

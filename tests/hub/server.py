@@ -257,6 +257,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _sibling(name: str, content: bytes) -> dict[str, Any]:
     row: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": sha256(content)[:40]}
-    if name.endswith(".gguf"):
+    if name.endswith((".gguf", ".safetensors")):
         row["lfs"] = {"sha256": sha256(content), "size": len(content), "pointerSize": 135}
     return row
