@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 from edgeinfer.converted.compressed import compressed
 from edgeinfer.converted.families import Family, past_the_last
 from edgeinfer.converted.folder import Folder, read_json
-from edgeinfer.converted.schemes import Matrix, Reader, Refusal, awq, bitsandbytes, fp8, gptq, mlx, plain
+from edgeinfer.converted.schemes import Matrix, Reader, Refusal, as_bf16, awq, bitsandbytes, fp8, gptq, mlx, plain
 from edgeinfer.converted.settings import Settings
 from edgeinfer.converted.vocabulary import vocabulary
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.cursor import shown
 from edgeinfer.formats.gguf import GGUFFile, TensorInfo
 from edgeinfer.formats.safetensors import SafetensorsFile
-from edgeinfer.quant.codec import CODECS, decode
+from edgeinfer.quant.codec import CODECS, Codec, decode
 
 SCHEMES: Mapping[str, Reader] = {
     "awq": awq,
@@ -43,7 +44,10 @@ DRAFT_ADAPTER = "linear_spec_lora"
 _LORA = re.compile(
     r"base_model\.model\.(?:encoder|model)\.layers\.(\d{1,4})\.self_attn\.o_proj\.lora_([AB])\.weight", re.ASCII
 )
-_IGNORED = re.compile(r".*\.rotary_emb\.inv_freq", re.ASCII)
+_IGNORED = re.compile(
+    r".*\.rotary_emb\.inv_freq|(?:model\.)?(?:vision_tower|vision_model|multi_modal_projector)\..*", re.ASCII
+)
+"""What text does not need."""
 _TURNED = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
 """Whose rows GGUF pairs, and how many heads they are."""
 
@@ -110,17 +114,10 @@ class Checkpoint(GGUFFile):
 
     def _collect(self) -> dict[str, Matrix]:
         """Every tensor under its GGUF name; what has none is refused."""
-        modules: dict[str, set[str]] = {}
-        for name in self._folder.tensors:
-            if _IGNORED.fullmatch(name):
-                continue
-            found = _PART.fullmatch(name)
-            if found is None:
-                raise self._no_place(name)
-            modules.setdefault(found[1], set()).add(found[2])
-        if self._folder.config.get("tie_word_embeddings") is True:
-            modules.pop("lm_head", None)
-        matrices: dict[str, Matrix] = {}
+        names = [name for name in self._folder.tensors if not _IGNORED.fullmatch(name)]
+        whole = {name: target for name in names if (target := self._family.rename_whole(name))}
+        matrices = {target: self._vector(name) for name, target in whole.items()}
+        modules = self._modules(name for name in names if name not in whole)
         experts: dict[str, dict[int, Matrix]] = {}
         for module, kinds in modules.items():
             named = past_the_last(module.removeprefix("language_model."), self._layers)
@@ -135,10 +132,41 @@ class Checkpoint(GGUFFile):
             if "bias" in kinds:
                 matrices[f"{target}.bias"] = self._turned(target, self._vector(f"{module}.bias"))
         matrices |= {name: self._stacked(name, rows) for name, rows in experts.items()}
-        if (factors := self._settings.frequencies()) is not None:
-            made = factors.view(np.uint8).reshape(1, -1)
-            matrices["rope_freqs.weight"] = Matrix(CODECS["f32"], factors.shape, lambda: made)
-        return matrices
+        for name, factors in self._settings.frequencies().items():
+            matrices[name] = Matrix(CODECS["f32"], factors.shape, partial(_row, factors))
+        return self._latents(matrices) if self._family.latent else matrices
+
+    def _modules(self, names: Iterable[str]) -> dict[str, set[str]]:
+        """The parts that each module has."""
+        modules: dict[str, set[str]] = {}
+        for name in names:
+            found = _PART.fullmatch(name)
+            if found is None:
+                raise self._no_place(name)
+            modules.setdefault(found[1], set()).add(found[2])
+        if self._settings.config.get("tie_word_embeddings") is True:
+            modules.pop("lm_head", None)
+            modules.pop("language_model.lm_head", None)
+        return modules
+
+    def _latents(self, matrices: dict[str, Matrix]) -> dict[str, Matrix]:
+        """A head's rows of kv_b_proj are its keys' and then its values'; GGUF has the keys' turned over."""
+        heads, values = self._heads["attn_q"], self._settings.whole("v_head_dim") or 0
+        found = {name: each for name, each in matrices.items() if not name.endswith(".attn_kv_b.weight")}
+        for name in matrices.keys() - found.keys():
+            both = matrices[name]
+            rows, columns = both.shape
+            if rows % heads or rows // heads <= values:
+                raise UnsupportedModel(f"{self.path.name}: {name} has {rows} rows for {heads} heads", self.path, name)
+            place, keys = name.removesuffix("attn_kv_b.weight"), rows // heads - values
+            dense = both.codec if both.codec.family == "plain" else CODECS["f16"]
+            found[f"{place}attn_k_b.weight"] = Matrix(
+                dense, (heads, columns, keys), partial(_keys, both, heads, keys, dense)
+            )
+            found[f"{place}attn_v_b.weight"] = Matrix(
+                both.codec, (heads, values, columns), partial(_values, both, heads, keys)
+            )
+        return found
 
     def _adapter(self) -> dict[str, Matrix]:
         """The low-rank matrices of an adapter that is shipped for drafts, in a folder of its own."""
@@ -214,6 +242,23 @@ class Checkpoint(GGUFFile):
             raise UnsupportedModel(f"{self.path.name}: {name}: experts are missing or differ in shape", self.path, name)
         make: Callable[[], NDArray[np.uint8]] = lambda: np.concatenate([each.make() for each in rows])  # noqa: E731
         return Matrix(rows[0].codec, (len(rows), *rows[0].shape), make)
+
+
+def _row(numbers: NDArray[np.float32]) -> NDArray[np.uint8]:
+    return numbers.view(np.uint8).reshape(1, -1)
+
+
+def _keys(both: Matrix, heads: int, keys: int, dense: Codec) -> NDArray[np.uint8]:
+    weights = decode(both.codec, both.make()).reshape(heads, -1, both.shape[1])[:, :keys].swapaxes(1, 2)
+    if dense.name == "bf16":
+        return as_bf16(weights)
+    numbers = np.ascontiguousarray(weights, "<f2" if dense.name == "f16" else "<f4")
+    return numbers.view(np.uint8).reshape(heads * both.shape[1], -1)
+
+
+def _values(both: Matrix, heads: int, keys: int) -> NDArray[np.uint8]:
+    blocks = both.make()
+    return np.ascontiguousarray(blocks.reshape(heads, -1, blocks.shape[1])[:, keys:]).reshape(-1, blocks.shape[1])
 
 
 def _scheme(folder: Folder) -> tuple[Reader | None, Mapping[str, Any]]:

@@ -56,8 +56,17 @@ class Family:
     one_plus: bool = False
     experts: bool = False
     activation: tuple[str, ...] = ("silu",)
-    ignored: tuple[str, ...] = field(default=())
+    numbers: Mapping[str, str] = field(default_factory=dict)  # settings, and their keys in GGUF without the prefix
+    own: tuple[str, ...] = ()  # settings that others have only one value of, and that this family reads
+    whole: Mapping[str, str] = field(default_factory=dict)  # tensors whose names end in neither weight nor bias
+    latent: bool = False  # one tensor of the folder is GGUF's attn_k_b and attn_v_b
     aliases: tuple[tuple[str, str], ...] = ()  # beginnings of names, and what others call the same
+
+    def rename_whole(self, name: str) -> str:
+        """The GGUF name of a tensor of ``whole``; empty for others."""
+        found = _LAYER.fullmatch(name)
+        part = self.whole.get(found[2], "") if found else ""
+        return f"blk.{int(found[1])}.{part}" if found and part else ""
 
     def rename(self, module: str) -> tuple[str, int | None]:
         """The GGUF name of a module, and which of its experts it is; an empty name where there is none."""
@@ -87,6 +96,38 @@ def past_the_last(module: str, layers: int) -> str:
     return f"model.layers.{layers}.{_MTP.get(part) or part.removeprefix('layers.0.')}"
 
 
+_GLU = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+_GLM4 = {
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+    "mlp.gate_up_proj": "ffn_up",
+}
+_SHARED = {
+    "mlp.gate": "ffn_gate_inp",
+    **{f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+}
+_CORRECTION = {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
+_ROUTED = {"n_routed_experts": "expert_count", "n_shared_experts": "expert_shared_count"}
+_LATENT = {
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
+}
+_BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+_DEEPSEEK = Family(
+    "deepseek2",
+    _LLAMA | _LATENT | _SHARED,
+    experts=True,
+    numbers=_ROUTED | {"kv_lora_rank": "attention.kv_lora_rank", "q_lora_rank": "attention.q_lora_rank"},
+    whole=_CORRECTION,
+    latent=True,
+)
+_OLMO = Family("olmo2", {name: part for name, part in (_LLAMA | _HEAD_NORMS | _BEHIND).items() if part != "attn_norm"})
+_GELU = ("gelu_pytorch_tanh", "gelu_tanh")
 _SHARED_LLAMA = Family("llama", _LLAMA, paired=True)
 FAMILIES: Mapping[str, Family] = {
     "llama": _SHARED_LLAMA,
@@ -100,8 +141,34 @@ FAMILIES: Mapping[str, Family] = {
         paired=True,
         aliases=(("encoder.", "model."), ("diffusion_head", "lm_head")),
     ),
-    "gemma3_text": Family(
-        "gemma3", _LLAMA | _HEAD_NORMS | _SANDWICH, one_plus=True, activation=("gelu_pytorch_tanh", "gelu_tanh")
+    "ministral3": Family("mistral3", _LLAMA, paired=True, aliases=(("model.language_model.", "model."),)),
+    "phi3": Family("phi3", _LLAMA | _GLU, own=("partial_rotary_factor",)),
+    "glm4": Family("glm4", _LLAMA | _GLM4, own=("partial_rotary_factor",)),
+    "glm4_moe": Family(
+        "glm4moe",
+        _LLAMA | _HEAD_NORMS | {"post_attention_layernorm": "post_attention_norm"} | _SHARED,
+        experts=True,
+        numbers=_ROUTED,
+        own=("partial_rotary_factor",),
+        whole=_CORRECTION,
     ),
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
+    "granite": Family(
+        "granite",
+        _LLAMA,
+        paired=True,
+        numbers={
+            "embedding_multiplier": "embedding_scale",
+            "residual_multiplier": "residual_scale",
+            "attention_multiplier": "attention.scale",
+            "logits_scaling": "logit_scale",
+        },
+    ),
+    "smollm3": Family("smollm3", _LLAMA, paired=True, own=("no_rope_layers",)),
+    "olmo2": _OLMO,
+    "olmo3": _OLMO,
+    "gemma2": Family("gemma2", _LLAMA | _SANDWICH, one_plus=True, activation=_GELU),
+    "gemma3_text": Family("gemma3", _LLAMA | _HEAD_NORMS | _SANDWICH, one_plus=True, activation=_GELU),
 }
 """By ``model_type``."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.converted.families import FAMILIES, Family
+from edgeinfer.converted.particular import PARTICULAR, long_factors
 from edgeinfer.errors import CorruptFile, UnsupportedModel
 from edgeinfer.formats.cursor import shown
 
@@ -40,6 +41,11 @@ _NEUTRAL = {  # settings that change the computation, and the only values that a
     "partial_rotary_factor": (1, 1.0),
     "use_bidirectional_attention": (False,),
 }
+COUNTS = ("expert_count", "expert_shared_count", "attention.kv_lora_rank", "attention.q_lora_rank")
+LONG = ("longrope", "su")
+_MINISTRAL = ("nemotron_labs_diffusion", "ministral3")
+_USUAL_YARN = {"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta"}
+_PUBLISHED_YARN = {"beta_fast": 32, "beta_slow": 1, "truncate": True}
 _LEAST_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -56,8 +62,8 @@ class Settings:
         self.family: Family = FAMILIES[kind]
         self.kind = kind
 
-    def whole(self, key: str, default: int | None = None) -> int | None:
-        value = self.config.get(key, default)
+    def whole(self, key: str, default: int | None = None, source: Mapping[str, Any] | None = None) -> int | None:
+        value = (self.config if source is None else source).get(key, default)
         if value is None or type(value) is int:
             return value
         raise CorruptFile(self.path, key, None, f"{value!r:.40}; expected a whole number")
@@ -87,17 +93,32 @@ class Settings:
                 found[f"{prefix}.{name}"] = number
         if (size := self.whole("head_dim")) is not None:
             found |= {f"{prefix}.attention.key_length": size, f"{prefix}.attention.value_length": size}
+        for key, name in self.family.numbers.items():
+            value = self.config.get(key)
+            if value is not None:
+                found[f"{prefix}.{name}"] = (
+                    self.whole(key) if type(value) is int and name in COUNTS else self.number(key)
+                )
         if not self.family.experts:
             for key in ("expert_count", "expert_used_count", "expert_feed_forward_length"):
                 found.pop(f"{prefix}.{key}", None)
-        found |= {f"{prefix}.{key}": value for key, value in (self._rope() | self._window()).items()}
+        own = PARTICULAR[self.kind](self) if self.kind in PARTICULAR else self._window()
+        found |= {f"{prefix}.{key}": value for key, value in (self._rope() | own).items()}
         return {"general.architecture": prefix, **found}
 
-    def frequencies(self) -> NDArray[np.float32] | None:
-        """Llama 3's factors of each rotated pair, by the formula of its own ``apply_scaling``: (D / 2,) float32."""
-        scaling = self._scaling()
-        if scaling.get("rope_type", scaling.get("type")) != "llama3":
-            return None
+    def rope_type(self) -> object:
+        scaling = self.scaling()
+        return scaling.get("rope_type", scaling.get("type", "default"))
+
+    def frequencies(self) -> dict[str, NDArray[np.float32]]:
+        """Factors of each rotated pair as GGUF's tensors, (D / 2,) each; most models have none."""
+        if self.kind == "phi3" and self.rope_type() in LONG:
+            return long_factors(self)
+        return {"rope_freqs.weight": self._llama3()} if self.rope_type() == "llama3" else {}
+
+    def _llama3(self) -> NDArray[np.float32]:
+        """By the formula of Llama 3's own ``apply_scaling``."""
+        scaling = self.scaling()
         values = [self.number(key, scaling) for key in _LEAST_LLAMA3]
         hidden, heads = self.whole("hidden_size"), self.whole("num_attention_heads")
         size = self.whole("head_dim") or (hidden or 0) // (heads or 1)
@@ -116,22 +137,22 @@ class Settings:
         if act is not None and act not in self.family.activation:
             raise self.unsupported("hidden_act", act, ", ".join(self.family.activation))
         for key, values in _NEUTRAL.items():
-            if key in self.config and self.config[key] not in (None, [], *values):
+            if key in self.config and key not in self.family.own and self.config[key] not in (None, [], *values):
                 raise self.unsupported(key, self.config[key], ", ".join(map(str, values)) or "none")
 
-    def _scaling(self) -> Mapping[str, Any]:
+    def scaling(self) -> Mapping[str, Any]:
         found = self.config.get("rope_scaling") or self.config.get("rope_parameters") or {}
         if not isinstance(found, dict):
             raise self.unsupported("rope_scaling", found, "an object")
         return found
 
     def _rope(self) -> dict[str, Any]:
-        scaling = self._scaling()
+        scaling = self.scaling()
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         found: dict[str, Any] = {}
         if self.number("rope_theta") is None and (base := self.number("rope_theta", scaling)) is not None:
             found["rope.freq_base"] = base
-        if kind in ("default", "llama3"):
+        if kind in ("default", "llama3") or (self.kind == "phi3" and kind in LONG):
             return found
         if kind not in ("linear", "yarn"):
             raise self.unsupported("rope_scaling", kind, "default, linear, yarn, llama3")
@@ -144,9 +165,12 @@ class Settings:
             if type(original) is not int:
                 raise self.unsupported("rope_scaling", original, "a whole original_max_position_embeddings")
             found["rope.scaling.original_context_length"] = original
-            if self.kind == "nemotron_labs_diffusion":
+            if self.kind in _MINISTRAL:
                 return found | self._ministral(scaling)
-            others = scaling.keys() - {"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta"}
+            others = scaling.keys() - _USUAL_YARN
+            others -= {key for key in others if scaling[key] == _PUBLISHED_YARN.get(key)}
+            if self.family.latent and scaling.get("mscale") == scaling.get("mscale_all_dim"):
+                others -= {"mscale", "mscale_all_dim"}
             if others:
                 raise self.unsupported("rope_scaling", sorted(others)[0], "yarn with its published values")
         return found
