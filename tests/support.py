@@ -24,7 +24,14 @@ from tests.tiny import tiny_gguf
 
 PAGE = Path(__file__).parents[1] / "models" / "README.md"
 BEGIN, END = "<!-- table: python -m tests.support -->", "<!-- end of table -->"
-DENSE = ("llama", "qwen2", "qwen3", "gemma3")
+DENSE: dict[str, dict[str, int]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma3": {},
+    "nemotron-labs-diffusion": {".diffusion.mask_token_id": 319, ".diffusion.block_size": 8},
+}
+"""Those that ``tiny_gguf`` makes in any size, and their keys. llama.cpp does not know the last one."""
 BACKENDS = {"mlx": MLXBackend, "llama.cpp": LlamaCppBackend}
 SLOW = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
 """ggml takes seconds to learn to encode these; they stand in two columns."""
@@ -41,14 +48,16 @@ def codecs() -> list[str]:
 
 def fits(family: str, codec: str) -> bool:
     """Whether a tiny model can be made of it: the larger families' have rows of 64."""
-    if codec in SLOW and family not in DENSE[:2]:
+    if codec in SLOW and family not in ("llama", "qwen2"):
         return False
     return family in DENSE or CODECS[codec].weights <= 32
 
 
 def make(folder: Path, family: str, codec: str) -> Path:
     if family in DENSE:
-        return tiny_gguf(folder / "m.gguf", family, codec=codec, hidden=256, head_dim=64, feed_forward=256)
+        return tiny_gguf(
+            folder / "m.gguf", family, codec=codec, hidden=256, head_dim=64, feed_forward=256, metadata=DENSE[family]
+        )
     parts = ("attn_q.", "attn_k.", "attn_v.", "attn_output.", "attn_qkv", "ffn_gate.", "ffn_up.", "ffn_down.",
              "_exps.weight", "ssm_in", "ssm_out", "token_embd")  # fmt: skip
     return tiny(folder / "m.gguf", family, codec=dict.fromkeys(parts, codec))
@@ -84,17 +93,32 @@ def cells() -> Iterator[tuple[str, str]]:
 
 def table(known: dict[tuple[str, str], str]) -> str:
     rows = {codec: ["·"] * len(families()) for codec in codecs()}
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[tuple[str, str]]] = {}
     for family, codec in cells():
         mark, refusals = (known[family, codec], {}) if (family, codec) in known else cell(family, codec)
         rows[codec][families().index(family)] = mark
         for backend, why in refusals.items():
-            reasons.setdefault(f"{backend}: {why}", []).append(f"{family} in {codec}")
+            reasons.setdefault(f"{backend}: {why}", []).append((family, codec))
         print(f"{family:12} {codec:8} {mark}", file=sys.stderr)
     lines = ["| | " + " | ".join(families()) + " |", "|---" * (len(families()) + 1) + "|"]
     lines += [f"| {codec} | " + " | ".join(marks) + " |" for codec, marks in rows.items()]
-    notes = [f"- {why} ({', '.join(where)})" for why, where in reasons.items()]
+    notes = [f"- {why.partition(': ')[0]}: {shortened(why)} ({placed(where)})" for why, where in reasons.items()]
     return "\n".join([*lines, *(["", "Refused:", "", *notes] if notes else [])])
+
+
+def placed(where: list[tuple[str, str]]) -> str:
+    """Families, each with the formats where they are not all that were tried."""
+    found = []
+    for family in dict.fromkeys(family for family, _ in where):
+        refused = [codec for each, codec in where if each == family]
+        tried = [codec for each, codec in cells() if each == family]
+        found.append(family if refused == tried else f"{family} in {', '.join(refused)}")
+    return "; ".join(found)
+
+
+def shortened(why: str) -> str:
+    """A refusal without the backend and the file's name in front."""
+    return why.partition(": ")[2].partition(": ")[2] or why
 
 
 def written() -> dict[tuple[str, str], str]:

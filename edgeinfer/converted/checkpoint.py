@@ -16,7 +16,20 @@ from numpy.typing import NDArray
 from edgeinfer.converted.compressed import compressed
 from edgeinfer.converted.families import Family, past_the_last
 from edgeinfer.converted.folder import Folder, read_json
-from edgeinfer.converted.schemes import Matrix, Reader, Refusal, as_bf16, awq, bitsandbytes, fp8, gptq, mlx, plain
+from edgeinfer.converted.gptoss import PARTS, expert_matrices
+from edgeinfer.converted.schemes import (
+    Matrix,
+    Reader,
+    Refusal,
+    as_bf16,
+    awq,
+    bitsandbytes,
+    experts_alone,
+    fp8,
+    gptq,
+    mlx,
+    plain,
+)
 from edgeinfer.converted.settings import Settings
 from edgeinfer.converted.vocabulary import vocabulary
 from edgeinfer.errors import UnsupportedModel
@@ -32,6 +45,7 @@ SCHEMES: Mapping[str, Reader] = {
     "fp8": fp8,
     "compressed-tensors": compressed,
     "mlx": mlx,
+    "mxfp4": experts_alone,
 }
 """By ``quant_method``; MLX writes its own key instead."""
 
@@ -48,6 +62,7 @@ _IGNORED = re.compile(
     r".*\.rotary_emb\.inv_freq|(?:model\.)?(?:vision_tower|vision_model|multi_modal_projector)\..*", re.ASCII
 )
 """What text does not need."""
+_PACKED = re.compile(rf"(model\.layers\.(\d{{1,4}})\.mlp\.experts)\.({'|'.join(PARTS)})", re.ASCII)
 _TURNED = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
 """Whose rows GGUF pairs, and how many heads they are."""
 
@@ -114,9 +129,10 @@ class Checkpoint(GGUFFile):
 
     def _collect(self) -> dict[str, Matrix]:
         """Every tensor under its GGUF name; what has none is refused."""
-        names = [name for name in self._folder.tensors if not _IGNORED.fullmatch(name)]
+        packed = self._packed_experts()
+        names = [name for name in self._folder.tensors if not (_IGNORED.fullmatch(name) or _PACKED.fullmatch(name))]
         whole = {name: target for name in names if (target := self._family.rename_whole(name))}
-        matrices = {target: self._vector(name) for name, target in whole.items()}
+        matrices = packed | {target: self._vector(name) for name, target in whole.items()}
         modules = self._modules(name for name in names if name not in whole)
         experts: dict[str, dict[int, Matrix]] = {}
         for module, kinds in modules.items():
@@ -135,6 +151,19 @@ class Checkpoint(GGUFFile):
         for name, factors in self._settings.frequencies().items():
             matrices[name] = Matrix(CODECS["f32"], factors.shape, partial(_row, factors))
         return self._latents(matrices) if self._family.latent else matrices
+
+    def _packed_experts(self) -> dict[str, Matrix]:
+        found: dict[str, Matrix] = {}
+        for name in self._folder.tensors:
+            match = _PACKED.fullmatch(name)
+            if match is None or match[3] != PARTS[0]:
+                continue
+            try:
+                made = expert_matrices(self._folder, match[1])
+            except (Refusal, KeyError) as refusal:
+                raise UnsupportedModel(f"{self.path.name}: {shown(match[1])}: {refusal}", self.path, name) from None
+            found |= {f"blk.{int(match[2])}.{part}": matrix for part, matrix in made.items()}
+        return found
 
     def _modules(self, names: Iterable[str]) -> dict[str, set[str]]:
         """The parts that each module has."""
@@ -220,7 +249,8 @@ class Checkpoint(GGUFFile):
         """A norm or a bias, in float32 as GGUF has them."""
         add = np.float32(self._family.one_plus and name.endswith("norm.weight"))
         shape = self._folder.info(name).shape
-        return Matrix(CODECS["f32"], shape, lambda: (self._folder.floats(name) + add).view(np.uint8).reshape(1, -1))
+        rows = math.prod(shape[:-1])
+        return Matrix(CODECS["f32"], shape, lambda: (self._folder.floats(name) + add).view(np.uint8).reshape(rows, -1))
 
     def _turned(self, target: str, matrix: Matrix) -> Matrix:
         """Rows of queries and keys from half a head apart to side by side."""

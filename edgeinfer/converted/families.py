@@ -168,6 +168,15 @@ FAMILIES: Mapping[str, Family] = {
     "smollm3": Family("smollm3", _LLAMA, paired=True, own=("no_rope_layers",)),
     "olmo2": _OLMO,
     "olmo3": _OLMO,
+    "gpt_oss": Family(
+        "gpt-oss",
+        _LLAMA
+        | {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
+        | {f"mlp.experts.{theirs}": ours for theirs, ours in EXPERTS.items()},  # as MLX splits them
+        experts=True,
+        numbers={"num_local_experts": "expert_count", "intermediate_size": "expert_feed_forward_length"},
+        whole={"self_attn.sinks": "attn_sinks.weight"},
+    ),
     "gemma2": Family("gemma2", _LLAMA | _SANDWICH, one_plus=True, activation=_GELU),
     "gemma3_text": Family("gemma3", _LLAMA | _HEAD_NORMS | _SANDWICH, one_plus=True, activation=_GELU),
 }

@@ -123,6 +123,13 @@ def _gemma2(settings: Settings) -> Keys:
 _LAYERS_OF_27B = 46  # of Gemma 2: the one size whose queries are scaled by its embedding's share of a head
 
 
+def _gpt_oss(settings: Settings) -> Keys:
+    limit = settings.number("swiglu_limit")
+    if limit not in (None, 7.0):
+        raise settings.unsupported("swiglu_limit", limit, "7.0")
+    return _olmo3(settings, period=2, window=128)
+
+
 def _smollm3(settings: Settings) -> Keys:
     given, layers = settings.config.get("no_rope_layers"), settings.whole("num_hidden_layers") or 0
     if given not in (None, [int((i + 1) % 4 != 0) for i in range(layers)]):
@@ -132,13 +139,13 @@ def _smollm3(settings: Settings) -> Keys:
     return {}
 
 
-def _olmo3(settings: Settings) -> Keys:
+def _olmo3(settings: Settings, period: int = 4, window: int = 4096) -> Keys:
     kinds, layers = settings.config.get("layer_types"), settings.whole("num_hidden_layers") or 0
-    kinds = kinds or ["sliding_attention" if (i + 1) % 4 else "full_attention" for i in range(layers)]
+    kinds = kinds or ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {"sliding_attention", "full_attention"}:
         raise settings.unsupported("layer_types", kinds, "sliding_attention or full_attention for each layer")
     return {
-        "attention.sliding_window": settings.whole("sliding_window") or 4096,
+        "attention.sliding_window": settings.whole("sliding_window") or window,
         "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
     }
 
@@ -150,6 +157,7 @@ PARTICULAR: Mapping[str, Callable[[Settings], Keys]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "gemma2": _gemma2,
+    "gpt_oss": _gpt_oss,
     "smollm3": _smollm3,
     "olmo3": _olmo3,
 }

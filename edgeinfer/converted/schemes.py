@@ -75,7 +75,7 @@ def mlx(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
     if mode == "affine":
         return affine_matrix(shape, bits, group, lambda: (q(), floats("scales"), floats("biases")))
     if mode == "mxfp4":
-        return Matrix(CODECS["mxfp4"], shape, lambda: _mxfp4(q(), exponents()))
+        return Matrix(CODECS["mxfp4"], shape, lambda: mxfp4_blocks(q(), exponents()))
     if mode == "nvfp4" and columns % 64 == 0:
         return Matrix(CODECS["nvfp4"], shape, lambda: _nvfp4(q(), exponents()))
     if mode == "mxfp8":
@@ -197,6 +197,11 @@ def fp8(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
     return Matrix(CODECS["bf16"], shape, lambda: as_bf16(weights()))
 
 
+def experts_alone(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
+    """OpenAI's MXFP4, which only experts are in."""
+    raise Refusal("quantized outside the experts, which is not known of mxfp4")
+
+
 def affine_matrix(
     shape: tuple[int, ...], bits: int, group: int, parts: Callable[[], tuple[Blocks, NDArray[Any], NDArray[Any]]]
 ) -> Matrix:
@@ -240,7 +245,7 @@ def _int8(folder: Folder, module: str) -> NDArray[np.float32]:
     return np.asarray(folder.read(f"{module}.weight") * scales, np.float32)
 
 
-def _mxfp4(q: Blocks, exponents: Blocks) -> Blocks:
+def mxfp4_blocks(q: Blocks, exponents: Blocks) -> Blocks:
     """q (rows, columns) in the order of the columns -> ggml's blocks: an exponent, nibbles of both halves."""
     halves = q.reshape(len(q), -1, 2, 16)
     nibbles = halves[:, :, 0] | halves[:, :, 1] << 4

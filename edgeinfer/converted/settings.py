@@ -41,7 +41,13 @@ _NEUTRAL = {  # settings that change the computation, and the only values that a
     "partial_rotary_factor": (1, 1.0),
     "use_bidirectional_attention": (False,),
 }
-COUNTS = ("expert_count", "expert_shared_count", "attention.kv_lora_rank", "attention.q_lora_rank")
+COUNTS = (
+    "expert_count",
+    "expert_feed_forward_length",
+    "expert_shared_count",
+    "attention.kv_lora_rank",
+    "attention.q_lora_rank",
+)
 LONG = ("longrope", "su")
 _MINISTRAL = ("nemotron_labs_diffusion", "ministral3")
 _USUAL_YARN = {"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta"}
@@ -169,6 +175,7 @@ class Settings:
                 return found | self._ministral(scaling)
             others = scaling.keys() - _USUAL_YARN
             others -= {key for key in others if scaling[key] == _PUBLISHED_YARN.get(key)}
+            others -= {"truncate"} if self.family.architecture == "gpt-oss" else set()  # llama.cpp always rounds
             if self.family.latent and scaling.get("mscale") == scaling.get("mscale_all_dim"):
                 others -= {"mscale", "mscale_all_dim"}
             if others:

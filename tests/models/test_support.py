@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 
+from edgeinfer.loading.registry import architectures
 from tests.support import SLOW, cell, cells, families, written
 
 SEED = int(os.environ.get("EDGEINFER_TEST_SEED", "0")) or int(np.random.default_rng().integers(1, 1 << 31))
@@ -20,5 +21,7 @@ def test_a_cell_is_as_it_is_written(family: str, codec: str) -> None:
 
 
 def test_the_table_has_every_family_and_no_format_that_neither_engine_runs() -> None:
-    assert {family for family, _ in written()} == set(families())
+    rows = {family for family, _ in written()}
+    assert rows == set(families())
+    assert {row.split()[0] for row in rows} == set(architectures())
     assert "none" not in written().values()
