@@ -30,7 +30,7 @@ _SIGNATURES = (
     Signature(b"<html", "an HTML page, not the model", _DOWNLOAD),
     Signature(b"<?xml", "an XML page, not the model", _DOWNLOAD),
     Signature(b"{", "JSON text, not the model", _DOWNLOAD),
-    Signature(b'{"', "a safetensors file, not GGUF", _CONVERT, at=8, model=True),
+    Signature(b'{"', "a safetensors file, not GGUF", "give the folder that it lies in", at=8, model=True),
     Signature(b"pk\3\4", "a zip archive (perhaps a PyTorch checkpoint), not GGUF", "unpack or convert it", model=True),
     Signature(b"\x80\2", "a Python pickle, which is never opened: it can run code", _CONVERT, model=True),
     Signature(b"\x1f\x8b", "a gzip archive, not GGUF", "unpack it first"),
