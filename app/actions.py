@@ -77,6 +77,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("import", "Import", "Add chats of ChatGPT, llm or edgeinfer.", slash="/import", takes="FILE"),
     Action("reload", "Reload the model", "Load the model anew, with another context if you name one.",
            slash="/reload", takes="[TOKENS]"),
+    Action("template", "Chat template", "Load it anew with another one: chatml, raw, or one of its file by name.",
+           slash="/template", takes="NAME"),
     Action("earlier", "Earlier message", "Choose the message before.", "ctrl+up", shown=False),
     Action("later", "Later message", "Choose the message after.", "ctrl+down", shown=False),
     Action("page_up", "Page up", "Look back; the view stays where you leave it.", "pageup", shown=False),

@@ -73,8 +73,12 @@ class ChatApp(App[None]):
         self.trouble = ""  # why there is no model
         self.memory = 0
         self.speed = self.first = 0.0  # of the last reply
+        self.fault: Exception | None = None  # of our own, that ended the app
         self._loaded = asyncio.Event()  # or failed
         self._interrupted = 0.0
+        self._styled = False
+        self._wrong = self.apply_preferences()  # before anything is drawn, so that it is drawn once
+        self.stylesheet.set_variables(self.get_css_variables())
 
     async def on_mount(self) -> None:
         draft = self._begin()
@@ -85,7 +89,7 @@ class ChatApp(App[None]):
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
         if notice := self.session.store.notice:
             self.chat.complain(notice)
-        for problem in self.apply_preferences():
+        for problem in self._wrong:
             self.chat.complain(problem)
         self.set_timer(FIRST_SECONDS, self._loading)
 
@@ -109,6 +113,20 @@ class ChatApp(App[None]):
     def get_theme(self, theme_name: str) -> Theme | None:
         """The base class makes a dictionary of all themes, and is asked for each line that is drawn."""
         return self._registered_themes.get(theme_name) or super().get_theme(theme_name)
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """The base class parses every style again for the first theme, which they were just parsed with."""
+        if self._styled:
+            super().refresh_css(animate)
+        else:
+            self._styled = True
+            self.stylesheet.update(self, animate=False)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """The base class prints pages about a fault; here the command line says it in a line."""
+        self.fault = self.fault or error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
 
     def on_unmount(self) -> None:
         self.engine.stop()
@@ -136,6 +154,7 @@ class ChatApp(App[None]):
             self.chat.complain(f"No model: {error}")
         else:
             self.trouble = ""
+            self.speed = self.first = 0.0
             self._use_sampling()
             info = llm.info
             self._say(f"{llm.name} {info.quantization} · {info.backend} {info.device}")
@@ -145,7 +164,8 @@ class ChatApp(App[None]):
     def reload(self, model: str = "", context: int | None = None) -> None:
         """Loads another model, or the same with another context; the conversation stays."""
         wanted = self.engine.wanted
-        self.load(replace(wanted, model=model or wanted.model, context=context))
+        template = wanted.template if model in ("", wanted.model) else ""
+        self.load(replace(wanted, model=model or wanted.model, context=context, template=template))
 
     def use_model(self, model: str) -> None:
         """Switches models; the conversation goes on with the new one."""

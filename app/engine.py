@@ -31,6 +31,7 @@ class Wanted:
     context: int | None = None
     threads: int | None = None
     kv: str = ""
+    template: str = ""
 
 
 OnProgress: TypeAlias = "Callable[[Progress], None]"
@@ -47,6 +48,7 @@ def open_model(wanted: Wanted, on_progress: OnProgress) -> LLM:
         context=wanted.context,
         threads=wanted.threads,
         kv=wanted.kv,
+        template=wanted.template,
         isolate=True,
         on_progress=on_progress,
     )

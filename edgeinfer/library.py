@@ -59,7 +59,7 @@ class Offer:
 
     name: str
     title: str
-    size: int  # bytes of weights; rounded where the file was never asked for
+    size: int  # bytes of weights
     quant: str
     architecture: str
     license: str
@@ -67,6 +67,7 @@ class Offer:
     source: str
     path: Path | None = None
     partial: int = 0  # bytes that an unfinished pull left
+    rounded: bool = False  # the size: the file was never asked for it
 
     @property
     def here(self) -> bool:
@@ -230,4 +231,5 @@ def _missing(entry: Entry, partial: int) -> Offer:
         origin="catalogue",
         source=entry.source,
         partial=partial,
+        rounded=not entry.size,
     )

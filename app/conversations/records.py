@@ -33,6 +33,7 @@ class Stats:
     completion: int = 0
     drafted: int = 0
     accepted: int = 0
+    kv_bytes: int = 0  # of keys and values, in the end
     tokens_per_step: float = 0.0
     first_token: float = 0.0
     total: float = 0.0
@@ -52,6 +53,7 @@ class Stats:
             completion=usage.completion,
             drafted=usage.drafted,
             accepted=usage.accepted,
+            kv_bytes=usage.kv_bytes,
             tokens_per_step=drafting.tokens / drafting.steps if drafting.steps else 0.0,
             first_token=timings.first_token,
             total=timings.total,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,8 +43,11 @@ class Conversations(db.Database):
         super().__init__(opened.connection)
         self.notice = opened.notice  # what the user should know of the file
         self.kept = opened.kept  # whether what is written reaches the disk
-        self._owner = this_process()
         self._seen = self.version()
+
+    @cached_property
+    def _owner(self) -> str:
+        return this_process()
 
     @classmethod
     def open(cls, path: Path) -> Self:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from edgeinfer.app.conversations import Message, Stats
+from edgeinfer.units import human_bytes
+
+if TYPE_CHECKING:
+    from edgeinfer.llm import LLM
 
 _ENDINGS = {"length": "cut by the limit", "cancelled": "stopped", "error": "failed"}
 
@@ -26,6 +32,14 @@ def seconds(value: float) -> str:
 
 def context_meter(used: int, context: int) -> str:
     return f"ctx {count(used)}/{count(context)} ({100 * used // max(1, context)}%)"
+
+
+def keys_and_values(llm: LLM, stats: Stats | None) -> str:
+    """Their format, and how much smaller than exact ones those of a reply are."""
+    info = llm.info
+    exact = (stats.prompt + stats.completion) * info.kv_exact_bytes if stats is not None and stats.kv_bytes else 0
+    saved = exact - stats.kv_bytes if stats is not None and exact else 0
+    return f"KV {info.kv}, {human_bytes(saved)} saved" if saved > 0 and info.kv != "exact" else f"KV {info.kv}"
 
 
 def foot(message: Message) -> str:

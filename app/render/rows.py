@@ -34,10 +34,22 @@ def _taken(facts: Sequence[str]) -> int:
     return sum(cell_len(_GAP + fact) for fact in facts)
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same facts of all rows, padded on the left to columns."""
+def columns(rows: Sequence[Sequence[str]], names: Sequence[str], width: int) -> list[list[str]]:
+    """The same facts of all rows as columns, of which the last ones go where there is no room for them beside names.
+
+    ``names`` are what stands before the facts, in rows of ``width`` cells.
+    """
     padded = []
     for column in zip(*rows, strict=True):
-        width = max(map(cell_len, column))
-        padded.append([" " * (width - cell_len(fact)) + fact for fact in column])
-    return [list(line) for line in zip(*padded, strict=True)]
+        widest = max(map(cell_len, column))
+        padded.append([" " * (widest - cell_len(fact)) + fact for fact in column])
+    needed = max(_LEAST, min(max(map(cell_len, names), default=0), width // 2))
+    while padded and width - _taken([column[0] for column in padded]) < needed:
+        padded.pop()
+    return [list(line) for line in zip(*padded, strict=True)] if padded else [[] for _ in rows]
+
+
+def aligned(words: Sequence[str], gap: int = 2) -> list[str]:
+    """The same word of all rows, padded on the right so that what follows it stands in a column."""
+    width = max(map(cell_len, words), default=0) + gap
+    return [word + " " * (width - cell_len(word)) for word in words]

@@ -12,7 +12,7 @@ from textual.widgets import Static, TextArea
 from edgeinfer.app.commands import completed, hints, parsed
 from edgeinfer.app.conversations import Message
 from edgeinfer.app.render.entry import Entry, Note, Said, Told
-from edgeinfer.app.render.figures import context_meter, foot, rate, seconds
+from edgeinfer.app.render.figures import context_meter, foot, keys_and_values, rate, seconds
 from edgeinfer.app.render.welcome import Welcome
 from edgeinfer.app.screens.chatkeys import ChatKeys
 from edgeinfer.app.session import Session
@@ -93,6 +93,7 @@ class ChatScreen(ChatKeys):
         self.transcript.lay_out()
         if stats := message.stats:
             self._used = stats.prompt + stats.completion
+            self.chat_app.speed, self.chat_app.first = stats.decode_rate, stats.first_token
             self.query_one(Figures).drafts(stats.tokens_per_step, stats.accepted, stats.drafted)
         self.show_figures()
 
@@ -172,7 +173,8 @@ class ChatScreen(ChatKeys):
         busy = self.turns.busy and live is not None
         info = app.engine.llm.info if app.engine.llm else None
         speed, first = (live.rate, live.first) if live and busy else (app.speed, app.first)
-        stats = next((message.stats for message in reversed(self.session.path) if message.stats), None)
+        last = next((message for message in reversed(self.session.path) if message.stats), None)
+        stats = last.stats if last and last.model == app.model_name else None  # what another model did says little here
         used = self._used + (live.tokens if live and busy else 0)
         status.fields = (
             app.model_line,
@@ -180,6 +182,7 @@ class ChatScreen(ChatKeys):
             rate(speed) if speed else "",
             f"first {seconds(first)}" if first else "",
             human_bytes(app.memory) if app.memory else "",
+            keys_and_values(app.engine.llm, stats) if app.engine.llm else "",
             f"{stats.tokens_per_step:.1f} a step" if stats and stats.drafted else "",
         )
         status.hint = "Ctrl-End: to the end" if not self.transcript.following else "Esc stops" if busy else "F1 help"

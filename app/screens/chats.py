@@ -60,7 +60,8 @@ class ChatsScreen(Picker):
         query = self.query_text
         self.found = self.store.conversations(query, MOST)
         self.hits = self.store.search(query, _HITS)
-        facts = columns([[f"{found.messages:,}", when(found.updated)] for found in self.found])
+        titles = [found.title for found in self.found]
+        facts = columns([[f"{found.messages:,}", when(found.updated)] for found in self.found], titles, self.room - 2)
         options = [self._option(found, line) for found, line in zip(self.found, facts, strict=True)]
         options += [self._hit(hit) for hit in self.hits]
         if not options:

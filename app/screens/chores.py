@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -33,6 +34,12 @@ class Chores(Screen[None]):
             self.tell("A reply is being made: Esc stops it.", trouble=True)
         else:
             self.chat_app.use_model(name)
+
+    def action_template(self, name: str) -> None:
+        if self.turns.busy:
+            self.tell("A reply is being made: Esc stops it.", trouble=True)
+        else:
+            self.chat_app.load(replace(self.chat_app.engine.wanted, template=name))
 
     def action_rename(self, title: str) -> None:
         if title and self.session.conversation is not None:

@@ -51,5 +51,5 @@ def _ways(action: Action, key: str) -> tuple[str, str]:
 def key_name(key: str) -> str:
     """``ctrl+shift+n`` as people write it."""
     *held, last = key.split("+")
-    shown = _NAMES.get(last, last.upper() if len(last) <= 3 else last.capitalize())
+    shown = _NAMES.get(last, last.upper() if len(last) == 1 or last[1:].isdigit() else last.capitalize())
     return "-".join([*(each.capitalize() for each in held), shown])

@@ -14,8 +14,8 @@ from textual.widgets.option_list import Option
 
 from edgeinfer.app.actions import bindings
 from edgeinfer.app.engine import in_thread
-from edgeinfer.app.render.rows import columns, row
-from edgeinfer.app.screens.picker import Picker
+from edgeinfer.app.render.rows import aligned, columns, row
+from edgeinfer.app.screens.picker import TALL, Picker
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.units import human_bytes
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from edgeinfer.library import Offer, Progress, Removed
 
 _SHOWN_SECONDS = 0.2  # between two figures of a pull
+_TITLES = 90  # cells of a row that has room for titles
+_MARK = 2  # cells before a name
+_HEADS = ("size", "state", "memory", "forecast", "quant")
 
 
 class ModelsScreen(Picker):
@@ -65,8 +68,12 @@ class ModelsScreen(Picker):
         from edgeinfer.library import matching
 
         found = matching(self.offers, self.query_text)
-        facts = columns([self._facts(offer) for offer in found])
-        options = [self._option(offer, line) for offer, line in zip(found, facts, strict=True)]
+        titles = self.room >= _TITLES
+        names = aligned([offer.name for offer in found]) if titles else [offer.name for offer in found]
+        names = [name + offer.title if titles else name for name, offer in zip(names, found, strict=True)]
+        heads, *facts = columns([_HEADS, *(self._facts(offer) for offer in found)], names, self.room - _MARK)
+        self.head(row("model", heads, self.room) if found and self.size.height >= TALL else None)
+        options = [self._option(*each) for each in zip(found, names, facts, strict=True)]
         if not options and self.query_text and self.offers:
             options = [Option(Text(f"Fetch {self.query_text}"), id=f"fetch {self.query_text}")]
         self.fill(options)
@@ -175,12 +182,11 @@ class ModelsScreen(Picker):
         speed = f"≈{forecast(offer.size, self.bandwidth):,.0f} tok/s" if self.bandwidth and offer.size else ""
         origin = "to fetch" if not offer.here else "here" if offer.managed else offer.origin
         state = self.pulls.get(offer.name) or (f"{human_bytes(offer.partial)} here" if offer.partial else origin)
-        return [human_bytes(offer.size), state, "fits" if fit and fit.fits else "too big", speed, offer.quant]
+        return [_size(offer), state, "fits" if fit and fit.fits else "too big", speed, offer.quant]
 
-    def _option(self, offer: Offer, facts: list[str]) -> Option:
+    def _option(self, offer: Offer, name: str, facts: list[str]) -> Option:
         running = self.chat_app.engine.llm
         mark = "● " if running is not None and running.name == offer.name else "  "
-        name = f"{offer.name}  {offer.title}" if offer.title and self.room >= 90 else offer.name
         return Option(row(name, facts, self.room, mark, "bold" if offer.here else ""), id=offer.name)
 
     def about(self, chosen: str | None) -> str | Text:
@@ -191,6 +197,10 @@ class ModelsScreen(Picker):
         if self.bandwidth:
             parts.append(f"speed: a forecast from {self.bandwidth / 1e9:.0f} GB/s of memory bandwidth")
         return " · ".join(part for part in parts if part)
+
+
+def _size(offer: Offer) -> str:
+    return f"~{human_bytes(offer.size)}" if offer.rounded else human_bytes(offer.size)
 
 
 def _state(progress: Progress) -> str:

@@ -18,7 +18,7 @@ from edgeinfer.sanitize import sanitize
 if TYPE_CHECKING:
     from edgeinfer.app.app import ChatApp
 
-_TALL = 18  # lines, below which the list takes them all
+TALL = 18  # lines, below which the list takes them all
 SEARCH_SECONDS = 0.05
 """After the last key, before the list is searched."""
 
@@ -56,12 +56,19 @@ class Picker(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder=self.SEARCH, id="search", compact=True)
+        yield Static("", id="heads", markup=False)
         yield OptionList(id="rows", markup=False)
         yield Static("", id="about", markup=False)
         yield Static("", id="keys", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#keys", Static).update(self._keys())
+
+    def head(self, line: Text | None) -> None:
+        """Shows the heads of the columns, above the list."""
+        heads = self.query_one("#heads", Static)
+        heads.display = line is not None
+        heads.update(line or "")
 
     def refresh_rows(self) -> None:
         """Makes the list anew."""
@@ -142,7 +149,7 @@ class Picker(Screen[None]):
     def on_resize(self, event: events.Resize) -> None:
         self.refresh_rows()
         self.query_one("#keys", Static).update(self._keys())
-        self.query_one("#about").display = event.size.height >= _TALL
+        self.query_one("#about").display = event.size.height >= TALL
 
     def _keys(self) -> Text:
         """The keys as they are set now, as far as they fit on a line or two."""

@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 from edgeinfer.app.actions import bindings
 from edgeinfer.app.conversations import Message
 from edgeinfer.app.render.figures import count, rate
-from edgeinfer.app.render.rows import row
+from edgeinfer.app.render.rows import columns, row
 from edgeinfer.app.screens.picker import Picker
 from edgeinfer.sanitize import sanitize
 
@@ -46,11 +46,14 @@ class TreeScreen(Picker):
 
     def refresh_rows(self) -> None:
         words = self.query_text.casefold().split()
-        options = [
-            self._option(message, lead)
+        found = [
+            (message, ("● " if message.id in self.branch else "  ") + lead)
             for message, lead in laid_out(list(self.messages.values()))
             if all(word in message.text.casefold() for word in words)
         ]
+        names = [mark + _words(message) for message, mark in found]
+        facts = columns([self._facts(message) for message, _ in found], names, self.room)
+        options = [self._option(*each) for each in zip(found, facts, strict=True)]
         self.fill(
             options or [Option(Text("Nothing was said yet." if not words else "No such words.", "dim"), disabled=True)]
         )
@@ -70,22 +73,26 @@ class TreeScreen(Picker):
         message = self.messages.get(int(chosen)) if chosen else None
         if message is None:
             return ""
-        return f"{_reuse(message)}{sanitize(message.text[:400], single_line=True)}"
+        text = " ".join(message.text[:400].split())
+        return f"{_reuse(message)}{sanitize(text, single_line=True)}"
 
-    def _option(self, message: Message, lead: str) -> Option:
-        here = message.id in self.branch
-        facts = []
-        if (stats := message.stats) is not None and stats.prompt:
-            reused = f"reused {count(stats.cached)} of {count(stats.prompt)}"
-            facts = [
-                reused if self.room >= _WIDE else f"{count(stats.cached)}/{count(stats.prompt)}",
-                rate(stats.decode_rate),
-            ]
-        elif message.state in ("cancelled", "error"):
-            facts = ["stopped" if message.state == "cancelled" else "failed"]
-        words = _SPEAKER[message.role] + " ".join(_FENCE.sub("", message.text[:300]).split())
-        mark = ("● " if here else "  ") + lead
-        return Option(row(words or "…", facts, self.room, mark, "bold" if here else ""), id=str(message.id))
+    def _facts(self, message: Message) -> list[str]:
+        ended = {"cancelled": "stopped", "error": "failed"}.get(message.state, "")
+        stats = message.stats
+        if stats is None or not stats.prompt:
+            return ["", "", ended]
+        reused, read = count(stats.cached), count(stats.prompt)
+        words = f"reused {reused} of {read}" if self.room >= _WIDE else f"{reused}/{read}"
+        return [words, rate(stats.decode_rate) if stats.decode_rate else "", ended]
+
+    def _option(self, found: tuple[Message, str], facts: list[str]) -> Option:
+        message, mark = found
+        style = "bold" if message.id in self.branch else ""
+        return Option(row(_words(message), facts, self.room, mark, style), id=str(message.id))
+
+
+def _words(message: Message) -> str:
+    return _SPEAKER[message.role] + " ".join(_FENCE.sub("", message.text[:300]).split()) or "…"
 
 
 def laid_out(messages: list[Message]) -> list[tuple[Message, str]]:

@@ -47,7 +47,7 @@ class Figures(Horizontal):
         self._plot(1).add(used, human_bytes(used))
 
     def drafts(self, tokens_per_step: float, accepted: int, drafted: int) -> None:
-        share = f"{tokens_per_step:.2f} tokens a step, {accepted:,} of {drafted:,} kept" if drafted else "none drafted"
+        share = f"{tokens_per_step:.2f} a step, {accepted:,}/{drafted:,} kept" if drafted else "none drafted"
         self._plot(2).add(tokens_per_step, share)
 
     def _plot(self, place: int) -> Plot:
