@@ -67,7 +67,7 @@ class Picker(Screen[None]):
     def head(self, line: Text | None) -> None:
         """Shows the heads of the columns, above the list."""
         heads = self.query_one("#heads", Static)
-        heads.display = line is not None
+        self.set_class(line is not None, "headed")
         heads.update(line or "")
 
     def refresh_rows(self) -> None:

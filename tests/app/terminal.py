@@ -57,7 +57,13 @@ class Terminal:
         return "\n".join(self.lines)
 
     def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
+        """Returns when all was taken; what the program writes meanwhile is read."""
+        data = text.encode()
+        while data:
+            if select.select([], [self._master], [], 0.05)[1]:
+                data = data[os.write(self._master, data[:1024]) :]
+            if len(data) > 1024:
+                self.read(0)
 
     def read(self, seconds: float) -> bool:
         """Takes in what comes within some time; False where nothing did."""
@@ -104,9 +110,9 @@ class Terminal:
         os.close(self._master)
 
 
-def app_on_tape(store: Path, reply: str = "echo", delay: float = 0.0) -> list[str]:
-    """The command line of the app with a tape for a model."""
-    return [sys.executable, "-m", "tests.app.terminal", str(store), reply, str(delay)]
+def app_on_tape(store: Path, reply: str = "echo", delay: float = 0.0, *options: str) -> list[str]:
+    """The command line of the app with a tape for a model; ``inline`` keeps it below the shell's prompt."""
+    return [sys.executable, "-m", "tests.app.terminal", str(store), reply, str(delay), *options]
 
 
 ESCAPES = "\x1b[31mred\x1b]0;title\x07\x1b]52;c;aGk=\x07 \x9b2J \x00 \x7f \r back"
@@ -116,7 +122,7 @@ MARKDOWN = (
 )
 
 
-def main(store: str, reply: str, delay: str) -> None:
+def main(store: str, reply: str, delay: str, *options: str) -> None:
     from edgeinfer.app.app import ChatApp, Options
     from edgeinfer.app.conversations import Conversations
     from edgeinfer.app.engine import Wanted
@@ -127,7 +133,7 @@ def main(store: str, reply: str, delay: str) -> None:
             model = opener(REPLIES[reply.removeprefix("here:")], delays=float(delay), context=1 << 17)
         else:
             model = isolated(reply, delay)
-        ChatApp(opened, Options(Wanted("tape")), model).run()
+        ChatApp(opened, Options(Wanted("tape")), model).run(inline="inline" in options)
 
 
 def isolated(reply: str, delay: str) -> Any:
@@ -149,9 +155,22 @@ def isolated(reply: str, delay: str) -> Any:
 
 REPLIES: dict[str, Callable[[str], str]] = {
     "echo": lambda asked: asked,
+    "markdown": lambda asked: MARKDOWN,
+    "short": lambda asked: "yes",
     "long": lambda asked: MARKDOWN * 200,
     "hostile": lambda asked: ESCAPES,
 }
+
+
+def logged(played: Callable[[Sequence[int]], int]) -> Callable[[Sequence[int]], int]:
+    """Writes down when how many tokens there were: before a kill, so that nothing of it is lost."""
+    file = open(os.environ["TAPE_LOG"], "a", buffering=1)  # noqa: SIM115  # until the process ends
+
+    def next_token(history: Sequence[int]) -> int:
+        file.write(f"{time.time()} {len(history)}\n")
+        return played(history)
+
+    return next_token
 
 
 def serve(output: Any, pulse: Any, reply: str, delay: str) -> None:
@@ -162,7 +181,7 @@ def serve(output: Any, pulse: Any, reply: str, delay: str) -> None:
     from tests.app.world import BYTES, ByteTokenizer, tape
 
     tokenizer: Any = ByteTokenizer()
-    played = tape(REPLIES[reply])
+    played = logged(tape(REPLIES[reply])) if "TAPE_LOG" in os.environ else tape(REPLIES[reply])
     backend = partial(TapeBackend, played, vocab_size=len(BYTES), context=1 << 17, delays=float(delay))
     child.serve(lambda: Engine(backend, tokenizer, None, pulse), output)
 
