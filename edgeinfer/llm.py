@@ -17,7 +17,7 @@ from typing import Any, Self
 from edgeinfer.backends import Choice, choose
 from edgeinfer.backends.base import ModelInfo
 from edgeinfer.converted.opening import open_model
-from edgeinfer.errors import BadRequest, UnsupportedModel
+from edgeinfer.errors import BadRequest, EngineClosed, UnsupportedModel
 from edgeinfer.generation import receipts
 from edgeinfer.generation.context import first_kept
 from edgeinfer.generation.engine import Engine, Stream
@@ -33,6 +33,7 @@ from edgeinfer.hub.sources import Progress as Progress
 from edgeinfer.hub.sources import resolve
 from edgeinfer.loading import fit
 from edgeinfer.loading.fit import Needs
+from edgeinfer.memory import hand_back_memory
 from edgeinfer.settings import load_settings
 from edgeinfer.speculation.sources import shared_by
 from edgeinfer.tokenizer.template import ChatTemplate
@@ -205,11 +206,17 @@ class LLM:
     ) -> None:
         self.name = name
         self.choice = choice
-        self.tokenizer = tokenizer
+        self._tokenizer: Tokenizer | None = tokenizer
         self.template = template
         self._origin = origin
         self._engine = engine
-        self._prompter = Prompter(tokenizer, template)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's vocabulary. Raises EngineClosed once the model is closed, which frees it."""
+        if self._tokenizer is None:
+            raise EngineClosed("the model was closed; load it again, or its tokenizer alone with load_tokenizer")
+        return self._tokenizer
 
     @property
     def info(self) -> ModelInfo:
@@ -297,6 +304,10 @@ class LLM:
         return receipts.compared(receipt, builder.reply(), changed)
 
     @cached_property
+    def _prompter(self) -> Prompter:
+        return Prompter(self.tokenizer, self.template)
+
+    @cached_property
     def _weights(self) -> list[str]:
         assert self._origin is not None
         return hashes(self._origin.files, load_settings().paths.measured / "hashes.json")
@@ -309,6 +320,9 @@ class LLM:
         """Ends open requests and frees the model's memory. Twice is once; use afterwards raises EngineClosed."""
         self._engine.close()
         self.template.close()
+        self._tokenizer = None
+        self.__dict__.pop("_prompter", None)
+        hand_back_memory()
 
     def __enter__(self) -> Self:
         return self

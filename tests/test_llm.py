@@ -219,29 +219,26 @@ def test_a_dropped_model_ends_its_thread(tiny: Path) -> None:
 
 SCRIPT = """
 import edgeinfer, psutil, sys
-from edgeinfer.llm import load_tokenizer
 rss = lambda: psutil.Process().memory_info().rss
-edgeinfer.load(sys.argv[2]).close()  # imports and thread pools stay
-tokenizer = load_tokenizer(sys.argv[1])  # so does the vocabulary while the object lives
-before = rss()
-llm = edgeinfer.load(sys.argv[1])
-llm.generate("Hello there", max_tokens=4)
-loaded = rss()
-llm.close()
-llm.tokenizer = tokenizer
+for _ in range(2):  # what a first load leaves behind for good is imports, thread pools and torn arenas
+    before = rss()
+    llm = edgeinfer.load(sys.argv[1])
+    llm.generate("Hello there", max_tokens=4)
+    loaded = rss()
+    llm.close()
 print(before, loaded, rss())
 """
 
 
 @pytest.mark.real_model
-def test_close_gives_the_memory_back(smollm2_path: Path, tiny: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(smollm2_path), str(tiny)]
+def test_close_gives_the_memory_back(smollm2_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(smollm2_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     before, loaded, after = map(int, done.stdout.split())
     assert loaded - before > 90e6
-    assert after - before < 0.1 * (loaded - before)
+    assert after - before < 0.05 * (loaded - before)
 
 
 def test_a_raw_prompt_that_looks_like_control_tokens_stays_text_and_is_warned_of(llm: edgeinfer.LLM) -> None:
