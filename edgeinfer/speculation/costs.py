@@ -23,6 +23,7 @@ _PLAIN_PACE = 0.1
 _CLAMP = 1.25  # one measurement moves a known cost by no more than its share of this
 _FIRST_CLAMP = 3.0
 _SURE = 3  # plain steps before a cost is known
+_UNKNOWN = (0.0, 0)
 
 # Before anything was measured: the cost of a row after the first, as a share of a plain step.
 _PRIOR_SLOPES = {
@@ -87,17 +88,26 @@ class Costs:
 
     def plain(self, sequences: int, depth: int) -> float | None:
         """Seconds of a plain step; None before it was measured."""
-        seconds, steps = self._plain.get((sequences, _octave(depth)), (0.0, 0))
+        seconds, steps = self._plain.get((sequences, _octave(depth)), _UNKNOWN)
         return seconds if steps >= _SURE else None
 
-    def learn_plain(self, sequences: int, depth: int, seconds: float) -> None:
+    def learn_plain(self, sequences: int, depth: int, seconds: float) -> float | None:
+        """Gives what ``plain`` gives now."""
         key = (sequences, _octave(depth))
-        known, steps = self._plain.get(key, (0.0, 0))
+        known, steps = self._plain.get(key, _UNKNOWN)
         if steps < _SURE:
             known = seconds if not steps else min(known, seconds)
         else:
             known += _PLAIN_PACE * (min(max(seconds, known / _CLAMP), known * _CLAMP) - known)
         self._plain[key] = (known, steps + 1)
+        return known if steps + 1 >= _SURE else None
+
+    def now(self, sequences: int, depth: int) -> tuple[float | None, list[float]]:
+        """``plain`` and ``ratios``, for every step: in few look-ups."""
+        octave = _octave(depth)
+        seconds, steps = self._plain.get((sequences, octave), _UNKNOWN)
+        curve = self._curves.get(octave) or self._curve(depth)
+        return seconds if steps >= _SURE else None, curve.ratios
 
     def ratios(self, depth: int) -> list[float]:
         """By rows, 0 to MOST_ROWS: the cost of verifying, in plain steps of one sequence."""

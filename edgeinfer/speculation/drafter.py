@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,7 @@ Proposal: TypeAlias = npt.NDArray[np.float32]
 """(V,): the chances that a drafted token was drawn with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """Tokens that may come next, and for each the chance that it and all before it come: never rising.
 
     ``proposals``: a distribution for each token, of a drafter that draws; without them each token is a point mass, and

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from edgeinfer.speculation.certainty import Price
 from edgeinfer.speculation.controller import Account, best_rate
@@ -48,7 +47,6 @@ class Seat:
     accepted: int = 0
     streak: int = 0
     failed: str = ""
-    guard: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     def why(self) -> str:
         """Why it did not draft more; empty where nothing held it back."""
@@ -80,8 +78,6 @@ class Pilot:
         self.spent = self.drafting = 0.0  # seconds that drafting took in this step, and of these on this thread
         self.thought = 0.0  # seconds of this thread that all else about it took
         self._seats = list(seats)
-        for seat in self._seats:
-            seat.guard = _Guard(self, seat)
         self._gone: list[Seat] = []
         self._vocab_size = vocab_size
         self._on_close = on_close
@@ -111,15 +107,16 @@ class Pilot:
         limit = min(limit, MOST_ROWS - 1)
         self.rest()
         found: list[Seat] = []
-        for seat in tuple(self._seats) if limit > 0 else ():
+        for seat in self._seats if limit > 0 else ():
             idle = seat.account.parked > 0 or not rates.known
             if seat.price is None:
                 seat.offer = self._asked(seat, 1 if idle else limit)
             elif not idle:
                 seat.offer = self._forecast(seat, seat.price, limit, rates.plain)
-            seat.offered |= bool(seat.offer.survival)
-            if seat.offer.survival and not idle:
-                found.append(seat)
+            if seat.offer.survival:
+                seat.offered = True
+                if not idle:
+                    found.append(seat)
         if not found:
             return EMPTY
         self._seat = found[0] if len(found) == 1 else max(found, key=lambda seat: best_rate(seat.offer, rates.ratios))
@@ -159,15 +156,17 @@ class Pilot:
             return
         started = time.thread_time()
         self._tokens += len(tokens)
-        for seat in tuple(self._seats):
+        for seat in self._seats:
             if seat.account.parked:
                 _follow_streak(seat, tokens[0])
             seat.account.passed(len(tokens))
-            with seat.guard:
+            try:
                 if seat is self._seat and self.draft and seat.price is not None:
                     verified = Draft(self.draft, seat.offer.survival[: len(self.draft)])
                     cast(Computing, seat.drafter).learn(verified, accepted)
                 seat.drafter.observe(tokens)
+            except Exception as error:  # a drafter may be anyone's: it ends, and not the request
+                self._fell(seat, error)
         self.thought += time.thread_time() - started
 
     def timed(self, seconds: float, plain: float) -> None:
@@ -186,29 +185,38 @@ class Pilot:
         return Speculation(self._steps, of_steps, speedup, _why(seats), reports, controller)
 
     def close(self, output: Sequence[int]) -> None:
-        for seat in tuple(self._seats):
-            with seat.guard:
+        for seat in self._seats:
+            try:
                 seat.drafter.close()
+            except Exception as error:  # likewise
+                self._fell(seat, error)
         self._on_close(output)
 
     def drop(self, seat: Seat, why: str) -> None:
         """Does without a drafter for the rest of the request."""
         seat.failed = f"{type(seat.drafter).__name__} {why}"
         seat.offer = EMPTY
-        self._seats.remove(seat)
+        self._seats = [each for each in self._seats if each is not seat]  # which may be being gone through
         self._gone.append(seat)
         _log.warning("a drafter was dropped for the rest of the request: %s", seat.failed)
 
+    def _fell(self, seat: Seat, error: Exception) -> None:
+        self.drop(seat, f"raised {type(error).__name__}: {error}")
+
     def _forecast(self, seat: Seat, price: Price, limit: int, plain: float) -> Draft:
-        survival: Sequence[float] = ()
-        with seat.guard:
+        try:
             survival = cast(Computing, seat.drafter).forecast(limit)
+        except Exception as error:  # likewise
+            self._fell(seat, error)
+            return EMPTY
         return Draft((), survival, prices=price.of(len(survival), plain)) if survival else EMPTY
 
     def _asked(self, seat: Seat, limit: int) -> Draft:
-        draft = EMPTY
-        with seat.guard:
+        try:
             draft = seat.drafter.propose(limit)
+        except Exception as error:  # likewise
+            self._fell(seat, error)
+            return EMPTY
         if not draft.tokens:
             return EMPTY
         if fault := self._fault(draft, limit):
@@ -228,22 +236,6 @@ class Pilot:
         if not 0 <= min(draft.survival) <= max(draft.survival) <= 1:
             return "proposed a chance that is none"
         return ""
-
-
-class _Guard:
-    """A drafter may be anyone's: whatever it raises ends it, and not the request."""
-
-    def __init__(self, pilot: Pilot, seat: Seat) -> None:
-        self._pilot, self._seat = pilot, seat
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._pilot.drop(self._seat, f"raised {type(error).__name__}: {error}")
-        return True
 
 
 def _why(seats: Sequence[Seat]) -> str:

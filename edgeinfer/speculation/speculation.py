@@ -68,6 +68,7 @@ class Shared:
         self.costs = {greedy: Costs.prior(info.backend, info.device) for greedy in (True, False)}
         self._survival = [Survival.prior() for _ in range(3)]
         self._bubble = _FIRST_BUBBLE
+        self._now: Now | None = None
         if self._file:
             self._restore(self._file)
 
@@ -93,12 +94,10 @@ class Shared:
         if not pilots:
             return
         started = time.thread_time()
-        costs = self.costs[pilots[0].greedy]
-        plain = costs.plain(len(candidates), depth)
-        settle_drafts(candidates, Now(plain is not None, plain or 0.0, costs.ratios(depth)), self._bubble)
-        took = (time.thread_time() - started - sum(pilot.drafting for pilot in pilots)) / len(pilots)
+        settle_drafts(candidates, self._now_at(self.costs[pilots[0].greedy], len(candidates), depth))
+        took = time.thread_time() - started
         for pilot in pilots:
-            pilot.thought = took
+            pilot.thought = took / len(pilots) - pilot.drafting
 
     def settle(
         self, candidates: Sequence[Candidate], rows: int, depth: int, seconds: float, entered: bool, steady: bool
@@ -109,12 +108,14 @@ class Shared:
         if not pilots:
             return
         sequences, costs = len(candidates), self.costs[pilots[0].greedy]
-        drafting = [pilot for pilot in pilots if pilot.draft]
-        spent = sum(pilot.spent for pilot in pilots)
+        spent = 0.0
+        drafting = []
+        for pilot in pilots:
+            spent += pilot.spent
+            if pilot.draft:
+                drafting.append(pilot)
         steady = steady and not spent
-        if steady:
-            costs.learn_plain(sequences, depth, seconds)
-        plain = costs.plain(sequences, depth)
+        plain = costs.learn_plain(sequences, depth, seconds) if steady else costs.plain(sequences, depth)
         if not plain:
             return
         if drafting:
@@ -130,6 +131,15 @@ class Shared:
             loss = (sequences * min(seconds / plain, _HICCUP * usual) - came) / len(speculating)
             for pilot in speculating:
                 pilot.account.settle(pilot.fresh, pilot.fresh + loss)
+
+    def _now_at(self, costs: Costs, sequences: int, depth: int) -> Now:
+        """Made anew only where the curve or the bubble has changed."""
+        now = self._now
+        plain, ratios = costs.now(sequences, depth)
+        if now is None or now.ratios is not ratios or now.sequences != sequences or now.bubble != self._bubble:
+            now = self._now = Now(sequences, ratios, self._bubble)
+        now.known, now.plain = plain is not None, plain or 0.0
+        return now
 
     def close(self) -> None:
         """Writes what was measured and learned, and gives up what drafters share."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from edgeinfer.speculation.controller import admit
-from edgeinfer.speculation.drafter import Draft
+from edgeinfer.speculation.controller import MARGIN, admit
+from edgeinfer.speculation.costs import MOST_ROWS
+from edgeinfer.speculation.drafter import EMPTY, Draft
 from edgeinfer.speculation.pilot import Pilot
 
 
@@ -21,11 +22,35 @@ class Candidate:
 
 @dataclass(slots=True)
 class Now:
-    """What a step of so many sequences costs now: seconds of a plain one, if that is known, and ratios by rows."""
+    """What a step of so many sequences costs now: seconds of a plain one, if that is known, and ratios by rows.
 
-    known: bool
-    plain: float
+    ``bubble``: plain steps that leaving the pipeline costs. No draft pays whose first token has a smaller chance than
+    ``least``: most steps need to know no more, and take little time from the model.
+    """
+
+    sequences: int
     ratios: Sequence[float]
+    bubble: float
+    known: bool = False
+    plain: float = 0.0
+    least: float = field(init=False)
+    least_pipelined: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        usual = self.ratios[min(self.sequences, MOST_ROWS)]
+        more = [
+            (count, self.ratios[self.sequences + count] / usual) for count in range(1, MOST_ROWS + 1 - self.sequences)
+        ]
+        share = [self.sequences * ((1 + MARGIN) * ratio - 1) / count for count, ratio in more]
+        leaving = [self.sequences * (ratio - 1 + self.bubble) / count for count, ratio in more]
+        self.least = min(share, default=1.0)
+        self.least_pipelined = max(self.least, min(leaving, default=1.0))
+
+    def hopeful(self, candidate: Candidate, draft: Draft) -> bool:
+        """Whether a draft might pay."""
+        if candidate.pipelined and draft.tokens:
+            return len(draft.survival) > 1 and draft.survival[1] >= self.least_pipelined
+        return bool(draft.survival) and draft.survival[0] >= self.least
 
 
 @dataclass(slots=True)
@@ -36,22 +61,25 @@ class Offer:
     length: int = 0  # tokens to verify
 
 
-def settle_drafts(candidates: Sequence[Candidate], now: Now, bubble: float) -> None:
-    """Gives each pilot its draft. ``bubble``: plain steps that leaving the pipeline costs."""
-    sequences = len(candidates)
-    offers = [offer for candidate in candidates if (offer := _offer(candidate, now))]
-    if not offers:
+def settle_drafts(candidates: Sequence[Candidate], now: Now) -> None:
+    """Gives each pilot its draft."""
+    sequences = now.sequences
+    drafts = [each.pilot.offer(each.room, now) if each.pilot else EMPTY for each in candidates]
+    if not any(map(now.hopeful, candidates, drafts)):
         return
+    offers = [
+        Offer(candidate, candidate.pilot, rest)
+        for candidate, draft in zip(candidates, drafts, strict=True)
+        if candidate.pilot and (rest := _rest(candidate, draft)).survival
+    ]
     margin = max(offer.pilot.account.margin for offer in offers)
     _admit(offers, sequences, now, margin)
-    if not any(offer.length for offer in offers):
-        return
     if any(offer.length and offer.pilot.forecasting for offer in offers):
         for offer in offers:
             if offer.length and offer.pilot.forecasting and not offer.candidate.pipelined:
                 offer.draft = offer.pilot.make(offer.length, now.plain)
         _admit(offers, sequences, now, margin)
-    leaves = _worth(offers, sequences, now) > bubble
+    leaves = _worth(offers, sequences, now) > now.bubble
     for offer in offers:
         if not offer.candidate.pipelined:
             offer.pilot.choose(offer.length)
@@ -64,13 +92,9 @@ def cost(ratios: Sequence[float], rows: int, sequences: int) -> float:
     return ratios[min(rows, len(ratios) - 1)] / ratios[min(sequences, len(ratios) - 1)]
 
 
-def _offer(candidate: Candidate, now: Now) -> Offer | None:
-    if candidate.pilot is None:
-        return None
-    draft = candidate.pilot.offer(candidate.room, now)
-    if candidate.pipelined and draft.tokens:  # its first token is being computed already
-        draft = Draft(draft.tokens[1:], draft.survival[1:])
-    return Offer(candidate, candidate.pilot, draft) if draft.survival else None
+def _rest(candidate: Candidate, draft: Draft) -> Draft:
+    """What can be verified: of a text in the pipeline, the first token is being computed already."""
+    return Draft(draft.tokens[1:], draft.survival[1:]) if candidate.pipelined and draft.tokens else draft
 
 
 def _admit(offers: Sequence[Offer], sequences: int, now: Now, margin: float) -> None:

@@ -37,11 +37,11 @@ class Snapshot:
         wide = tokens.astype(np.uint64)  # a border becomes a number that no token is
         hashes = _hashed(wide[:-2], wide[1:-1], wide[2:]) if len(tokens) > 2 else np.empty(0, np.uint64)
         order = np.argsort(hashes, kind="stable").astype(np.int32)
-        self._order = array("i", order.tobytes())
-        self._hashes = array("Q", hashes[order].tobytes())
+        self.order = array("i", order.tobytes())
+        self.hashes = array("Q", hashes[order].tobytes())
         seen = np.zeros(1 << _FILTER_BITS, np.uint8)
         seen[hashes >> np.uint64(64 - _FILTER_BITS)] = 1
-        self._seen = seen.tobytes()
+        self.seen = seen.tobytes()
 
     @property
     def array(self) -> NDArray[np.int32]:
@@ -51,12 +51,12 @@ class Snapshot:
         if len(tail) < 3:
             return ()
         wanted = _hashed(*tail) & _WORD
-        if not self._seen[wanted >> (64 - _FILTER_BITS)]:
+        if not self.seen[wanted >> (64 - _FILTER_BITS)]:
             return ()
-        stop = bisect_right(self._hashes, wanted)
-        start = max(bisect_left(self._hashes, wanted), stop - _RECENT)
+        stop = bisect_right(self.hashes, wanted)
+        start = max(bisect_left(self.hashes, wanted), stop - _RECENT)
         wanted_tokens = array("i", tail)
-        found = [place + 3 for place in self._order[start:stop] if self.tokens[place : place + 3] == wanted_tokens]
+        found = [place + 3 for place in self.order[start:stop] if self.tokens[place : place + 3] == wanted_tokens]
         return ((found, 3),) if found else ()
 
 

@@ -7,9 +7,11 @@ step, drafted or not, scores the guess that would have been made against the tok
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from edgeinfer.speculation.drafter import EMPTY, Draft
-from edgeinfer.speculation.matches import Context, Corpus, Follower
+from edgeinfer.speculation.matches import Matcher
+from edgeinfer.speculation.store import Snapshot
 from edgeinfer.speculation.survival import Survival
 
 
@@ -22,44 +24,36 @@ class SuffixDrafter:
         self,
         prompt: Sequence[int],
         survival: Survival,
-        store: Corpus | None = None,
+        store: Snapshot | None = None,
         on_close: Callable[[Survival], None] | None = None,
     ) -> None:
-        self._context = Context(prompt)
+        self._matcher = matcher(prompt, survival, store)
         self._survival = survival
         self._on_close = on_close
-        self._followers = [Follower(self._context, 0)]
-        if store is not None and len(store.tokens):
-            self._followers.append(Follower(store, 1))
-        for follower in self._followers:
-            follower.look_up(self._context.tokens)
-        self._guesses: list[tuple[list[int], list[int]]] = []  # tokens and cells of the last proposals
 
     def propose(self, limit: int) -> Draft:
-        best = EMPTY
-        self._guesses.clear()
-        for follower in self._followers:
-            tokens, survival, cells = follower.guess(limit, self._survival.rates)
-            if tokens:
-                self._guesses.append((tokens, cells))
-                draft = Draft(tokens, survival)
-                if draft.expected > best.expected:
-                    best = draft
-        return best
+        guess = self._matcher.propose(limit)
+        return EMPTY if guess is None else Draft(*guess)
 
     def observe(self, tokens: Sequence[int]) -> None:
-        for guessed, cells in self._guesses:
-            for token, guess, cell in zip(tokens, guessed, cells, strict=False):
-                self._survival.learn(cell, token == guess)
-                if token != guess:
-                    break
-        self._guesses.clear()
-        context = self._context
-        for token in tokens:
-            context.add(token)
-            for follower in self._followers:
-                follower.advance(token, context.tokens)
+        self._matcher.observe(tokens)
 
     def close(self) -> None:
         if self._on_close is not None:
             self._on_close(self._survival)
+
+
+def matcher(prompt: Sequence[int], survival: Survival, store: Snapshot | None) -> Any:
+    """The native matcher where it is built, or else Python's."""
+    from edgeinfer.native import primitives  # loads MLX
+
+    make = getattr(primitives, "Matcher", None)  # none where nothing is built, or an older extension is
+    if make is None:
+        found = Matcher(prompt, survival)
+        if store is not None and len(store.tokens):
+            found.follow(store)
+        return found
+    native = make(prompt, survival.rates, survival.weights, survival.hits, survival.trials)
+    if store is not None and len(store.tokens):
+        native.follow(store.tokens, store.order, store.hashes, store.seen)
+    return native

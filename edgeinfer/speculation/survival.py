@@ -7,8 +7,9 @@ copied from, and which source that is. A cell's rate is a beta-binomial estimate
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 SOURCES = ("context", "store")
@@ -52,13 +53,16 @@ def run_of_cells(source: int, length: int, several: bool, count: int) -> list[in
 
 
 class Survival:
-    """The rates of all cells. A text has its own, which starts from the shared one and is folded into it at the end."""
+    """The rates of all cells. A text has its own, which starts from the shared one and is folded into it at the end.
 
-    def __init__(self, rates: list[float], weights: list[float]) -> None:
-        self.rates = rates
-        self._weights = weights
-        self._hits = [0] * len(rates)
-        self._trials = [0] * len(rates)
+    The native matcher learns into the same arrays.
+    """
+
+    def __init__(self, rates: Iterable[float], weights: Iterable[float]) -> None:
+        self.rates = array("d", rates)
+        self.weights = array("d", weights)
+        self.hits = array("i", [0] * len(self.rates))
+        self.trials = array("i", self.hits)
 
     @classmethod
     def prior(cls) -> Self:
@@ -66,25 +70,25 @@ class Survival:
         return cls(rates, [_PRIOR_WEIGHT] * len(rates))
 
     def for_text(self) -> Survival:
-        return Survival(list(self.rates), [min(weight, _TRUST) for weight in self._weights])
+        return Survival(self.rates, [min(weight, _TRUST) for weight in self.weights])
 
     def learn(self, cell: int, hit: bool) -> None:
-        weight = self._weights[cell] + 1
-        self._weights[cell] = weight
+        weight = self.weights[cell] + 1
+        self.weights[cell] = weight
         self.rates[cell] += (hit - self.rates[cell]) / weight
-        self._hits[cell] += hit
-        self._trials[cell] += 1
+        self.hits[cell] += hit
+        self.trials[cell] += 1
 
     def fold(self, text: Survival) -> None:
         """Takes over what a text has counted."""
-        for cell, trials in enumerate(text._trials):
+        for cell, trials in enumerate(text.trials):
             if trials:
-                weight = self._weights[cell]
-                self.rates[cell] = (self.rates[cell] * weight + text._hits[cell]) / (weight + trials)
-                self._weights[cell] = min(weight + trials, _MEMORY)
+                weight = self.weights[cell]
+                self.rates[cell] = (self.rates[cell] * weight + text.hits[cell]) / (weight + trials)
+                self.weights[cell] = min(weight + trials, _MEMORY)
 
     def to_json(self) -> dict[str, Any]:
-        return {"rates": [round(rate, 5) for rate in self.rates], "weights": self._weights}
+        return {"rates": [round(rate, 5) for rate in self.rates], "weights": list(self.weights)}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:

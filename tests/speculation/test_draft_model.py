@@ -99,11 +99,11 @@ def test_other_words_are_refused_by_name(files: tuple[Path, Path], tmp_path: Pat
 
 
 def _with_tokens(path: Path) -> Path:
-    from tests.tiny import _vocabulary
+    from tests.tiny import vocabulary
 
-    tokens = list(_vocabulary("llama")["tokenizer.ggml.tokens"])
+    tokens = list(vocabulary("llama")["tokenizer.ggml.tokens"])
     tokens[70] = "zzz"
-    merges = [merge for merge in _vocabulary("llama")["tokenizer.ggml.merges"] if merge.replace(" ", "") in tokens]
+    merges = [merge for merge in vocabulary("llama")["tokenizer.ggml.merges"] if merge.replace(" ", "") in tokens]
     return tiny_gguf(path, metadata={"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges})
 
 

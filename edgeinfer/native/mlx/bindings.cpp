@@ -9,6 +9,7 @@
 
 #include "../core/kernels.h"
 #include "../core/pool.h"
+#include "bindings.h"
 #include "held.h"
 #include "program.h"
 
@@ -267,6 +268,7 @@ NB_MODULE(_primitives, m) {
   bind_program(m);
   bind_linear(m);
   bind_heads(m);
+  bind_drafts(m);
   m.def("set_threads", [](int threads) { Pool::shared().resize(threads); }, "threads"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("threads", [] { return Pool::shared().threads(); });
   m.def("instruction_sets", &kernel_names, "Those that this build and this processor have, the fastest first.");

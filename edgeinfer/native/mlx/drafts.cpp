@@ -1,0 +1,64 @@
+// The matcher of drafts, bound to Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include "../core/matcher.h"
+#include "bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace edgeinfer {
+
+namespace {
+
+template <typename T>
+using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// A matcher with what it reads and learns, which Python holds as well.
+struct HeldMatcher {
+  Array<double> rates, weights;
+  Array<int32_t> hits, trials;
+  Array<const int32_t> tokens, order;
+  Array<const uint64_t> hashes;
+  Array<const uint8_t> seen;
+  Matcher it;
+
+  HeldMatcher(const std::vector<int>& prompt, Array<double> rates_, Array<double> weights_, Array<int32_t> hits_,
+              Array<int32_t> trials_)
+      : rates(rates_), weights(weights_), hits(hits_), trials(trials_),
+        it(prompt, {rates.data(), weights.data(), hits.data(), trials.data()}) {
+    for (size_t size : {rates.size(), weights.size(), hits.size(), trials.size()})
+      if (size != SURVIVAL_CELLS) throw std::invalid_argument("expected tables of all cells");
+  }
+
+  void follow(Array<const int32_t> tokens_, Array<const int32_t> order_, Array<const uint64_t> hashes_,
+              Array<const uint8_t> seen_) {
+    if (order_.size() != hashes_.size() || seen_.size() != STORE_FILTER)
+      throw std::invalid_argument("expected the arrays of one store");
+    tokens = tokens_, order = order_, hashes = hashes_, seen = seen_;
+    it.follow({tokens.data(), tokens.size(), order.data(), hashes.data(), hashes.size(), seen.data()});
+  }
+
+  std::optional<std::pair<std::vector<int>, std::vector<double>>> propose(int limit) {
+    const Guess& guess = it.propose(limit);
+    if (guess.tokens.empty()) return std::nullopt;
+    return std::pair(guess.tokens, guess.survival);
+  }
+};
+
+}  // namespace
+
+void bind_drafts(nb::module_& m) {
+  nb::class_<HeldMatcher>(m, "Matcher", "speculation/matches.py says what it does.")
+      .def(nb::init<const std::vector<int>&, Array<double>, Array<double>, Array<int32_t>, Array<int32_t>>(), "prompt"_a,
+           "rates"_a, "weights"_a, "hits"_a, "trials"_a)
+      .def("follow", &HeldMatcher::follow, "tokens"_a, "order"_a, "hashes"_a, "seen"_a)
+      .def("propose", &HeldMatcher::propose, "limit"_a)
+      .def("observe", [](HeldMatcher& held, const std::vector<int>& tokens) { held.it.observe(tokens); }, "tokens"_a);
+}
+
+}  // namespace edgeinfer
