@@ -25,9 +25,20 @@ class Entry:
     sha256: str = ""
     about: int = 0  # bytes
 
+    @property
+    def bytes(self) -> int:
+        """Of its weights, exactly where they are pinned."""
+        return self.size or self.about
+
 
 @cache
 def catalogue() -> Mapping[str, Entry]:
     """Every entry by name, in the order of the file."""
     rows = tomllib.loads(files("edgeinfer").joinpath("catalog.toml").read_text(encoding="utf-8"))
     return {name: Entry(name, **row) for name, row in rows.items()}
+
+
+def largest_within(size: int) -> Entry | None:
+    """The largest model of the catalogue whose weights take no more than ``size`` bytes."""
+    fitting = [entry for entry in catalogue().values() if 0 < entry.bytes <= size]
+    return max(fitting, key=lambda entry: entry.bytes, default=None)

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from edgeinfer import ops
 from edgeinfer.cache.layout import Layout
+from edgeinfer.catalog import largest_within
 from edgeinfer.errors import BadRequest, MemoryLimit
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile
@@ -100,9 +101,11 @@ def check_fit(name: str, weights: int, total: int, context: int, available: int)
     """Raises MemoryLimit, with the numbers, where a model needs more bytes than there are."""
     if total > available:
         parts = f"{human_bytes(weights)} of weights, {human_bytes(total - weights)} for"
+        fitting = largest_within(available - (total - weights))
+        advice = f", such as {fitting.name}" if fitting and fitting.bytes < weights else ""
         raise MemoryLimit(
             f"{name} needs {human_bytes(total)} ({parts} {context} tokens of context); "
-            f"{human_bytes(available)} are free: take a smaller model or context",
+            f"{human_bytes(available)} are free: take a smaller model{advice}, or a smaller context",
             total,
             available,
         )

@@ -11,7 +11,7 @@ from edgeinfer.backends.mlx import MLXBackend
 from edgeinfer.errors import BadRequest, MemoryLimit
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.loading import fit
-from edgeinfer.loading.fit import Needs, checked_context, default_context, needs, obstacle
+from edgeinfer.loading.fit import Needs, check_fit, checked_context, default_context, needs, obstacle
 from edgeinfer.loading.loader import load
 from tests.tiny import tiny_gguf
 
@@ -71,3 +71,18 @@ def test_names_and_quantizations(tmp_path: Path) -> None:
     assert (named.name, named.quantization) == ("Some model", "Q4_K_M")
     nameless = load(tiny_gguf(tmp_path / "b.gguf", codec={"ffn": "q5_1"}, metadata={"general.name": None}))
     assert (nameless.name, nameless.quantization) == ("b", "Q5_1")
+
+
+@pytest.mark.parametrize(
+    ("weights", "available", "named"),
+    [
+        (40 * 10**9, 8 * 10**9, "qwen3-8b"),
+        (40 * 10**9, 300 * 10**6, "gemma3-270m"),
+        (40 * 10**9, 50 * 10**6, None),
+        (90 * 10**6, 50 * 10**6, None),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_would(weights: int, available: int, named: str | None) -> None:
+    with pytest.raises(MemoryLimit, match="take a smaller model") as caught:
+        check_fit("big.gguf", weights, weights + 10**6, 512, available)
+    assert (f"such as {named}," in str(caught.value)) == (named is not None)
