@@ -96,7 +96,7 @@ def test_events_up_to_finished(engines: Any, backend_class: type[Bound]) -> None
     events = list(engine.submit(Request(PROMPT, GREEDY)))
     assert text_of(events) == "Hello"
     assert isinstance(events[-1], Finished)
-    assert engine.info is backend.info
+    assert engine.info == backend.info
     stream = engine.submit(Request(PROMPT, GREEDY))
     assert isinstance(next(stream), TextDelta)
     assert text_of(list(stream)) == "ello"
