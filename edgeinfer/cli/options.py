@@ -98,7 +98,7 @@ def sampling_options(function: Function) -> Function:
             is_eager=True,
             expose_value=False,
             callback=_help_all,
-            help="Show the rarer sampling options too.",
+            help="Show the rarer options too.",
         ),
     ]
     decorated: Any = with_params

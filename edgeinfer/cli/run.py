@@ -48,7 +48,13 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout in place of text.")
 @click.option("--stats", is_flag=True, help="A few lines of figures on stderr in place of one.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but warnings and errors.")
-@click.option("--template", default="", metavar="NAME", help="Another chat template: the file's by name, chatml, raw.")
+@click.option(
+    "--template",
+    default="",
+    metavar="NAME",
+    hidden=True,
+    help="Another chat template: the file's by name, chatml, raw.",
+)
 @click.option(
     "--overflow",
     type=click.Choice(["refuse", "drop-oldest"]),
@@ -65,7 +71,10 @@ if TYPE_CHECKING:
     help="Thinking before the answer: as the model has it, none, or at most N tokens. Default: auto.",
 )
 @click.option(
-    "--receipt", type=click.Path(path_type=Path), help="Write what the answer was made of, for `edgeinfer replay`."
+    "--receipt",
+    type=click.Path(path_type=Path),
+    hidden=True,
+    help="Write what the answer was made of, for `edgeinfer replay`.",
 )
 @click.option(
     "--speculation",
@@ -74,9 +83,16 @@ if TYPE_CHECKING:
     default=AUTO,
     help="Draft tokens where that is faster; the text is the same. Default: auto.",
 )
-@click.option("--deterministic", is_flag=True, help="The same tokens each time, whatever the backend; slower on some.")
-@click.option("--distributed", is_flag=True, help="One model over the processes that mlx.launch started.")
-@click.option("--draft-model", default="", metavar="MODEL", help="A second, smaller model that drafts for MODEL.")
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    hidden=True,
+    help="The same tokens each time, whatever the backend; slower on some.",
+)
+@click.option("--distributed", is_flag=True, hidden=True, help="One model over the processes that mlx.launch started.")
+@click.option(
+    "--draft-model", default="", metavar="MODEL", hidden=True, help="A second, smaller model that drafts for MODEL."
+)
 @model_options
 @sampling_options
 def command(
@@ -106,7 +122,7 @@ def command(
 ) -> None:
     """Answer PROMPT; `-` reads it from stdin, text piped in beside a prompt is appended to it.
 
-    The answer goes to stdout, a summary to stderr. --help-all shows every sampling option.
+    The answer goes to stdout, a summary to stderr. --help-all shows every option.
     """
     text, system = read_prompt(prompt, piped=not distributed), checked_text(system, "--system")
     if raw and (system or template):
