@@ -210,6 +210,8 @@ class MLXBackend:
         found = self._store.find(tokens, [each.cached for each in self._running]) if len(tokens) > 1 else None
         if self.disk is not None and len(tokens) > 1:
             found = self.disk.find(tokens, found.length if found else 0) or found
+        if found is not None and self._layout.seals and self._layout.pages(found.length):
+            self._store.put(found.checkpoint(found.length))  # another turn may begin here: an edit, a second try
         sequence = self.adopt(found or CachedSequence.empty(self._model.kv_shapes, self._layout))
         sequence.prompt = len(tokens)
         return sequence

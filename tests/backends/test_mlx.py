@@ -256,3 +256,31 @@ def test_weights_outlive_the_file_they_came_from(tmp_path: Path) -> None:
         file.truncate(1000)
     np.testing.assert_array_equal(np.asarray(backend.step([Chunk(backend.open(), [1, 2])])[0]), before)
     backend.close()
+
+
+def test_an_edited_message_goes_on_from_the_turn_before(tmp_path: Path) -> None:
+    """Also where the answer that it replaces has sealed pages behind that place."""
+    path = tiny_gguf(tmp_path / "m.gguf", "llama", context=1536)
+    text = np.random.default_rng(2).integers(0, 316, 1100).tolist()
+    other = text[:700] + text[720:760]
+    backend = MLXBackend.load(path, 1536, kv="k8v4")
+
+    def turn(prompt: list[int], answer: list[int]) -> int:
+        """How many tokens were there already."""
+        sequence = backend.open(prompt)
+        found = sequence.length
+        run(backend, sequence, prompt[found:], "last")
+        for start in range(0, len(answer), 50):
+            run(backend, sequence, answer[start : start + 50], "last")
+        sequence.close()
+        return found
+
+    assert turn(text[:44], text[44:700]) == 0
+    assert turn(text[:720], text[720:1100]) == 700
+    assert turn(other, text[:300]) == 700
+    assert turn(text[:720], text[:300]) == 700
+    cold = MLXBackend.load(path, 1536, kv="k8v4")
+    sequence = backend.open(other)
+    warm = run(backend, sequence, other[sequence.length :], "last")
+    assert sequence.length == len(other)
+    assert int(warm.argmax()) == int(run(cold, cold.open(), other, "last").argmax())
