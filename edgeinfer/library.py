@@ -13,7 +13,7 @@ import psutil
 
 from edgeinfer import bandwidth as memory
 from edgeinfer.catalog import Entry, catalogue
-from edgeinfer.errors import BadInput, ModelError, ModelNotFound
+from edgeinfer.errors import BadInput, ModelError, ModelNotFound, UnsupportedModel
 from edgeinfer.hub import sources
 from edgeinfer.hub.header import read_header
 from edgeinfer.hub.local import in_folder
@@ -25,8 +25,9 @@ from edgeinfer.settings import Settings, load_settings
 from edgeinfer.units import human_bytes
 
 __all__ = [
-    "Fit", "LocalModel", "Offer", "Plan", "Progress", "PullStopped", "Removed", "bandwidth", "delete", "disk_free",
-    "empty_trash", "fetch", "find", "fit", "forecast", "matching", "offers", "on_disk", "plan", "undo_delete",
+    "Fit", "KVChoice", "LocalModel", "Offer", "Plan", "Progress", "PullStopped", "Removed", "bandwidth", "delete",
+    "disk_free", "empty_trash", "fetch", "find", "fit", "forecast", "kv_formats", "matching", "offers", "on_disk",
+    "plan", "undo_delete",
 ]  # fmt: skip
 
 _OVERHEAD = 1.1  # of the weights: what repacking and buffers take
@@ -81,6 +82,18 @@ class Offer:
     @property
     def fit(self) -> Fit | None:
         return fit(self.size) if self.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class KVChoice:
+    """A format that a model's keys and values can be kept in, with what it saves and what it costs."""
+
+    name: str
+    chosen: bool  # by ``auto``
+    bytes_ratio: float  # of float16, for each token that a long conversation adds, over all layers
+    longest: int  # tokens of context that fit the memory now; 0: none
+    kl: float | None  # nats a token against float16, nothing kept exact; None: nobody measured it
+    where: str  # what the KL was measured on, in a few words
 
 
 def fit(weight_bytes: int) -> Fit:
@@ -153,6 +166,40 @@ def fetch(
             on_progress(progress)
 
     return sources.fetch(planned, load_settings(), advance)
+
+
+def kv_formats(model: str) -> list[KVChoice]:
+    """What ``load(model, kv=…)`` could keep keys and values in, from the largest to the smallest; reads the header.
+
+    Prices are those of ``edgeinfer eval kv`` where the user ran it for this model, else ours on another, which is
+    named. Empty for what MLX does not run. Raises ModelNotFound for what is not here, and CorruptFile.
+    """
+    from edgeinfer.converted.opening import open_model
+    from edgeinfer.loading import planner
+    from edgeinfer.loading.prices import prices
+
+    settings = load_settings()
+    found = sources.find(model, settings)
+    if found is None:
+        raise ModelNotFound(f"{model} is not on this machine; fetch it with: edgeinfer pull {model}")
+    with open_model(found.path) as file:
+        try:
+            planned = planner.plan(file)
+        except UnsupportedModel:
+            return []
+        known = prices(settings.paths.measured, found.path, file.parameters)
+    whole = planned.formats["exact"].per_token
+    return [
+        KVChoice(
+            name=name,
+            chosen=name == planned.kv,
+            bytes_ratio=needs.per_token / whole if whole else 1.0,
+            longest=needs.longest,
+            kl=known[name].kl if name in known else None,
+            where=known[name].where if name in known else "",
+        )
+        for name, needs in planned.formats.items()
+    ]
 
 
 def disk_free() -> tuple[Path, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -177,7 +176,7 @@ def outline(model: str, context: int = 0, on_progress: Callable[[Progress], None
             name=files.name,
             context=fit.checked_context(gguf, wanted, context),
             needs=wanted,
-            parameters=sum(math.prod(info.shape) for info in gguf.tensors.values()),
+            parameters=gguf.parameters,
             tokenizer=Tokenizer.from_gguf(gguf.metadata, gguf.path, gguf.field_offset),
             template=ChatTemplate.from_gguf(gguf.metadata, gguf.path, ""),
         )

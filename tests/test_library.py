@@ -130,3 +130,18 @@ def test_bandwidth_is_measured_once_a_machine(tmp_path: Path, monkeypatch: pytes
         file.write_text(text)
         assert bandwidth.bandwidth(tmp_path / "new") in (5e10, 6e10)
         figures = iter([5e10, 6e10])
+
+
+def test_formats_of_keys_and_values_come_with_what_they_save_and_cost(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "m.gguf", heads=2, kv_heads=1, head_dim=64, context=4096)
+    found = {each.name: each for each in library.kv_formats(str(path))}
+    assert [name for name, each in found.items() if each.chosen] == ["k8v4"]
+    assert found["exact"].bytes_ratio == 1
+    assert found["k8v4"].bytes_ratio == pytest.approx(0.391, abs=0.001)
+    assert found["exact"].longest == 4096
+    assert found["k4v4"].kl is not None
+    assert found["k4v4"].where
+    ratios = [each.bytes_ratio for each in found.values()]
+    assert ratios == sorted(ratios, reverse=True)
+    with pytest.raises(ModelNotFound, match="gemma3-270m is not on this machine; fetch it"):
+        library.kv_formats("gemma3-270m")

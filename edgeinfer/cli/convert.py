@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -109,7 +108,7 @@ def _write(
     from edgeinfer.converted.opening import open_model
 
     with TemporaryDirectory(prefix=".edgeinfer-", dir=target.parent) as folder, open_model(path) as file:
-        weights = sum(math.prod(info.shape) for info in file.tensors.values())
+        weights = file.parameters
         if form not in FILE_TYPES:
             with counting("write", "B") as on_progress:
                 if form == "mlx":

@@ -203,11 +203,14 @@ def kv(
     """What each format of keys and values costs on a text: bytes a token, and how far the model moves from float16.
 
     Every key and value is rounded, from the first token on and in every layer. A running cache keeps the first and the
-    latest tokens exact, and layers that see a window; --regions does so too.
+    latest tokens exact, and layers that see a window; --regions does so too. What is found without it is remembered as
+    the price of a format, for `plan` and the chat app.
     """
     from edgeinfer.cli.evaltable import formats_table
     from edgeinfer.evaluation import texts
     from edgeinfer.evaluation.formats import CHOSEN, checked_formats, compare_formats
+    from edgeinfer.loading import prices
+    from edgeinfer.settings import load_settings
 
     wanted = checked_formats(formats.split(",") if formats else CHOSEN)
     places = _lengths(depths, "depths") if depths else []
@@ -215,6 +218,9 @@ def kv(
     cut = texts.windows(read_text(text), evaluated.tokenizer, window, windows)
     with counting("formats") as on_progress:
         rows = compare_formats(evaluated.path, wanted, cut, regions, threads, on_progress)
+    if not regions:
+        found = {row.format: row.divergence.mean for row in rows}
+        prices.keep(load_settings().paths.measured, evaluated.path, found, rows[0].divergence.tokens)
     if places:
         rows = _with_decoding(evaluated.path, rows, places, threads)
     click.echo(json.dumps([row.to_json() for row in rows]) if as_json else formats_table(rows))

@@ -6,6 +6,7 @@ and numpy is first needed when blocks are asked for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -49,6 +50,11 @@ class GGUFFile:
         )
         self._offsets = first.header.offsets
         self._mapped = [shard.file for shard in shards]
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in all tensors."""
+        return sum(math.prod(info.shape) for info in self.tensors.values())
 
     def field_offset(self, key: str) -> int | None:
         """The byte of ``path`` at which the entry of a metadata key starts, where it has one."""

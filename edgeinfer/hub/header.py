@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def describe(file: GGUFFile) -> Header:
         title=_text(file, "general.name"),
         architecture=architecture,
         license=_text(file, "general.license"),
-        parameters=sum(math.prod(info.shape) for info in file.tensors.values()),
+        parameters=file.parameters,
         context=_number(file, f"{architecture}.context_length"),
         layers=_number(file, f"{architecture}.block_count"),
         embedding=_number(file, f"{architecture}.embedding_length"),

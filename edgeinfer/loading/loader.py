@@ -83,7 +83,7 @@ def load(path: Path, context: int = 0, stage: Stage | None = None, kv: str = EXA
             vocab_size=vocab_size,
             hidden=config.read("embedding_length", int),
             context=chosen,
-            parameters=sum(math.prod(info.shape) for info in file.tensors.values()),
+            parameters=file.parameters,
             needs=needed,
             kv=formats,
             layout=layout,
@@ -118,13 +118,12 @@ def fingerprint(path: Path, more: Sequence[str]) -> bytes:
 def kv_policy(file: GGUFFile, model: Model, wanted: str) -> Policy:
     """The formats of keys and values for a model's layers. Raises BadRequest for one that cannot be had."""
     shapes = model.kv_shapes
-    parameters = sum(math.prod(info.shape) for info in file.tensors.values())
-    chosen = policy(wanted, shapes, parameters, _key_bias(file))
+    chosen = policy(wanted, shapes, file.parameters, _key_bias(file))
     if not ops.on_gpu or chosen.name == EXACT.name:
         return chosen
     if wanted != AUTO:
         raise BadRequest(f"kv={wanted}: sealed pages have no kernels for {ops.device()} yet; use exact", "kv")
-    return replace(policy(EXACT.name, shapes, parameters), reason=f"no kernels for {ops.device()} yet")
+    return replace(policy(EXACT.name, shapes, file.parameters), reason=f"no kernels for {ops.device()} yet")
 
 
 def _key_bias(file: GGUFFile) -> float:
