@@ -69,6 +69,14 @@ class Folder:
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
+    def add(self, path: Path) -> list[str]:
+        """Another file of the model; the names in it, under which its tensors are found unless a shard has them."""
+        file = SafetensorsFile(path)
+        self.files.append(file)
+        for name, tensor in file.tensors.items():
+            self.tensors.setdefault(name, (file, tensor))
+        return list(file.tensors)
+
     def info(self, name: str) -> StoredTensor:
         """Raises UnsupportedModel where there is none."""
         if name not in self.tensors:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeinfer.converted.gemmas import gemma2, gemma3, gemma4
+from edgeinfer.converted.kinds import FULL, SLIDING, Keys, head_size, layers_of
+
 if TYPE_CHECKING:
     from edgeinfer.converted.settings import Settings
 
-Keys = dict[str, Any]
 _GATES = {"softmax": 1, "sigmoid": 2}  # ``expert_gating_func``, in the numbers of llama.cpp
 _YARN_SHARE = 0.1  # llama.cpp stores ``mscale_all_dim`` times this
-
-
-def head_size(settings: Settings) -> int:
-    """Channels of a head. Raises UnsupportedModel where neither they nor what they follow from is said."""
-    size, hidden, heads = (settings.whole(key) for key in ("head_dim", "hidden_size", "num_attention_heads"))
-    found = size or (hidden or 0) // (heads or 1)
-    if not 2 <= found <= 1 << 14:
-        raise settings.unsupported("head_dim", size, "2 to 16384")
-    return found
 
 
 def long_factors(settings: Settings) -> dict[str, NDArray[np.float32]]:
@@ -66,9 +59,60 @@ def _glm4(settings: Settings) -> Keys:
     return {"rope.dimension_count": _turned(settings)}
 
 
-def _experts(settings: Settings) -> Keys:
+def _qwen_moe(settings: Settings) -> Keys:
+    if settings.config.get("norm_topk_prob") is not True:
+        raise settings.unsupported("norm_topk_prob", settings.config.get("norm_topk_prob"), "True")
+    return settings.window()
+
+
+def _qwen_next(settings: Settings) -> Keys:
+    keys, values = settings.whole("linear_key_head_dim"), settings.whole("linear_value_head_dim")
+    if keys != values:
+        raise settings.unsupported("linear_value_head_dim", values, f"{keys}, as linear_key_head_dim")
+    heads = settings.whole("linear_num_value_heads") or 0
+    share = settings.number("partial_rotary_factor", settings.scaling()) or settings.number("partial_rotary_factor")
+    found: Keys = _qwen_moe(settings) | {
+        "rope.dimension_count": int(head_size(settings) * (share or 0.25)),
+        "ssm.conv_kernel": settings.whole("linear_conv_kernel_dim"),
+        "ssm.state_size": keys,
+        "ssm.group_count": settings.whole("linear_num_key_heads"),
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * (values or 0),
+        "full_attention_interval": settings.whole("full_attention_interval", 4),
+    }
+    if (kinds := settings.config.get("layer_types")) is not None:
+        found["attention.recurrent_layers"] = layers_of(settings, kinds, "linear_attention")
+    return found
+
+
+def _mamba2(settings: Settings) -> Keys:
+    inner = (settings.whole("expand") or 2) * (settings.whole("hidden_size") or 0)
+    size = settings.whole("head_dim") or 64
+    limit = settings.config.get("time_step_limit")
+    if isinstance(limit, list) and limit[:1] not in ([0], []):
+        raise settings.unsupported("time_step_limit", limit, "from 0 on")
+    if isinstance(limit, list) and type(limit[-1]) in (int, float) and math.isfinite(limit[-1]):
+        raise settings.unsupported("time_step_limit", limit, "no upper end")
+    for key, value in (("norm_before_gate", False), ("rms_norm", True)):
+        if settings.config.get(key, value) is not value:
+            raise settings.unsupported(key, settings.config[key], str(value))
+    absent = ("attention.key_length", "attention.value_length", "attention.head_count_kv", "vocab_size")
+    return dict.fromkeys(absent) | {
+        "context_length": settings.whole("max_position_embeddings") or 1 << 20,  # any number: nothing depends on it
+        "attention.head_count": 0,
+        "feed_forward_length": 0,
+        "attention.layer_norm_rms_epsilon": settings.number("layer_norm_epsilon") or 1e-5,
+        "ssm.conv_kernel": settings.whole("conv_kernel") or 4,
+        "ssm.inner_size": inner,
+        "ssm.state_size": settings.whole("state_size") or 128,
+        "ssm.time_step_rank": inner // size,
+        "ssm.group_count": settings.whole("n_groups") or 1,
+    }
+
+
+def _experts(settings: Settings, gate: str = "sigmoid") -> Keys:
     """The routing of DeepSeek's kind."""
-    method = settings.config.get("scoring_func", "sigmoid")
+    method = settings.config.get("scoring_func", gate)
     if method not in _GATES:
         raise settings.unsupported("scoring_func", method, ", ".join(_GATES))
     groups = settings.whole("n_group") or 1
@@ -96,7 +140,7 @@ def _deepseek(settings: Settings) -> Keys:
     for name, size in zip(names, (latent, plain, turned, value), strict=True):
         if size < 1:
             raise settings.unsupported(name, size, "a positive number of channels")
-    found: Keys = _experts(settings) | {
+    found: Keys = _experts(settings, "softmax" if settings.kind == "deepseek_v2" else "sigmoid") | {
         "attention.head_count_kv": 1,
         "attention.key_length": latent + turned,
         "attention.value_length": latent,
@@ -108,45 +152,37 @@ def _deepseek(settings: Settings) -> Keys:
     return found | ({"rope.scaling.yarn_log_multiplier": _YARN_SHARE * share} if share else {})
 
 
-def _gemma2(settings: Settings) -> Keys:
-    kinds, layers = settings.config.get("layer_types"), settings.whole("num_hidden_layers") or 0
-    usual = ["full_attention" if i % 2 else "sliding_attention" for i in range(layers)]
-    if kinds not in (None, usual):
-        raise settings.unsupported("layer_types", kinds, "sliding and full attention in turn")
-    scalar, per_head = settings.number("query_pre_attn_scalar"), head_size(settings)
-    hidden, heads = settings.whole("hidden_size") or 0, settings.whole("num_attention_heads") or 1
-    if scalar not in (None, hidden / heads if layers == _LAYERS_OF_27B else per_head):
-        raise settings.unsupported("query_pre_attn_scalar", scalar, str(per_head))
-    return {"attention.sliding_window": settings.whole("sliding_window") or 4096}
-
-
-_LAYERS_OF_27B = 46  # of Gemma 2: the one size whose queries are scaled by its embedding's share of a head
-
-
 def _gpt_oss(settings: Settings) -> Keys:
-    limit = settings.number("swiglu_limit")
-    if limit not in (None, 7.0):
-        raise settings.unsupported("swiglu_limit", limit, "7.0")
-    return _olmo3(settings, period=2, window=128)
+    for key, only in (("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
+        if (value := settings.number(key)) not in (None, only):
+            raise settings.unsupported(key, value, str(only))
+    return _windows(settings, period=2, window=128)
 
 
 def _smollm3(settings: Settings) -> Keys:
-    given, layers = settings.config.get("no_rope_layers"), settings.whole("num_hidden_layers") or 0
-    if given not in (None, [int((i + 1) % 4 != 0) for i in range(layers)]):
+    given = settings.config.get("no_rope_layers")
+    if given not in (None, [int((i + 1) % 4 != 0) for i in range(settings.layers)]):
         raise settings.unsupported("no_rope_layers", given, "a 0 for every fourth layer")
     if settings.whole("no_rope_layer_interval", 4) != 4:
         raise settings.unsupported("no_rope_layer_interval", settings.config["no_rope_layer_interval"], "4")
-    return {}
+    return settings.window()
 
 
-def _olmo3(settings: Settings, period: int = 4, window: int = 4096) -> Keys:
-    kinds, layers = settings.config.get("layer_types"), settings.whole("num_hidden_layers") or 0
-    kinds = kinds or ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {"sliding_attention", "full_attention"}:
-        raise settings.unsupported("layer_types", kinds, "sliding_attention or full_attention for each layer")
+def _olmo3(settings: Settings) -> Keys:
+    if settings.rope_base(SLIDING) != settings.rope_base():
+        raise settings.unsupported("rope_parameters", settings.rope_base(SLIDING), "the same rope_theta in all layers")
+    if (near := settings.scaling(SLIDING)) is not settings.scaling() and near.get("rope_type") not in (None, "default"):
+        raise settings.unsupported("rope_parameters", near["rope_type"], "default for sliding_attention")
+    return _windows(settings, period=4, window=4096)
+
+
+def _windows(settings: Settings, period: int, window: int) -> Keys:
+    """Where the folder does not say it, one layer of each ``period`` has no window."""
+    kinds = settings.config.get("layer_types")
+    kinds = kinds or [SLIDING if (i + 1) % period else FULL for i in range(settings.layers)]
     return {
         "attention.sliding_window": settings.whole("sliding_window") or window,
-        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
+        "attention.sliding_window_pattern": layers_of(settings, kinds, SLIDING),
     }
 
 
@@ -156,7 +192,12 @@ PARTICULAR: Mapping[str, Callable[[Settings], Keys]] = {
     "glm4_moe": _glm4_moe,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
-    "gemma2": _gemma2,
+    "qwen3_moe": _qwen_moe,
+    "qwen3_next": _qwen_next,
+    "mamba2": _mamba2,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "gemma4_text": gemma4,
     "gpt_oss": _gpt_oss,
     "smollm3": _smollm3,
     "olmo3": _olmo3,

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.converted.families import FAMILIES, Family
+from edgeinfer.converted.gemmas import proportional_factors
+from edgeinfer.converted.kinds import FULL
 from edgeinfer.converted.particular import PARTICULAR, long_factors
 from edgeinfer.errors import CorruptFile, UnsupportedModel
 from edgeinfer.formats.cursor import shown
@@ -24,6 +26,7 @@ _INTEGERS = {
     "max_position_embeddings": "context_length",
     "vocab_size": "vocab_size",
     "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "mask_token_id": "diffusion.mask_token_id",
@@ -41,14 +44,16 @@ _NEUTRAL = {  # settings that change the computation, and the only values that a
     "partial_rotary_factor": (1, 1.0),
     "use_bidirectional_attention": (False,),
 }
-COUNTS = (
+_COUNTS = (
     "expert_count",
     "expert_feed_forward_length",
     "expert_shared_count",
+    "expert_shared_feed_forward_length",
+    "embedding_length_per_layer_input",
     "attention.kv_lora_rank",
     "attention.q_lora_rank",
 )
-LONG = ("longrope", "su")
+_LONG = ("longrope", "su")
 _MINISTRAL = ("nemotron_labs_diffusion", "ministral3")
 _USUAL_YARN = {"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta"}
 _PUBLISHED_YARN = {"beta_fast": 32, "beta_slow": 1, "truncate": True}
@@ -61,12 +66,26 @@ class Settings:
     def __init__(self, config: Mapping[str, Any], folder: Path) -> None:
         self.path = folder / "config.json"
         text = config.get("text_config")
-        self.config: Mapping[str, Any] = {**config, **text} if isinstance(text, dict) else config
-        kind = self.config.get("model_type")
+        own = {**config, **text} if isinstance(text, dict) else config
+        kind = own.get("model_type")
         if not isinstance(kind, str) or kind not in FAMILIES:
             raise self.unsupported("model_type", kind, ", ".join(FAMILIES))
         self.family: Family = FAMILIES[kind]
         self.kind = kind
+        self.config: Mapping[str, Any] = {**self.family.usual, **own}
+
+    @property
+    def layers(self) -> int:
+        """Of the main model, without those that predict further tokens."""
+        return self.whole("num_hidden_layers") or 0
+
+    @property
+    def heads(self) -> int:
+        return self.whole("num_attention_heads") or 1
+
+    @property
+    def kv_heads(self) -> int:
+        return self.whole("num_key_value_heads") or self.heads
 
     def whole(self, key: str, default: int | None = None, source: Mapping[str, Any] | None = None) -> int | None:
         value = (self.config if source is None else source).get(key, default)
@@ -102,24 +121,29 @@ class Settings:
         for key, name in self.family.numbers.items():
             value = self.config.get(key)
             if value is not None:
-                found[f"{prefix}.{name}"] = (
-                    self.whole(key) if type(value) is int and name in COUNTS else self.number(key)
-                )
+                found[f"{prefix}.{name}"] = self.whole(key) if name in _COUNTS else self.number(key)
         if not self.family.experts:
             for key in ("expert_count", "expert_used_count", "expert_feed_forward_length"):
                 found.pop(f"{prefix}.{key}", None)
-        own = PARTICULAR[self.kind](self) if self.kind in PARTICULAR else self._window()
+        own = PARTICULAR[self.kind](self) if self.kind in PARTICULAR else self.window()
         found |= {f"{prefix}.{key}": value for key, value in (self._rope() | own).items()}
-        return {"general.architecture": prefix, **found}
+        return {"general.architecture": prefix} | {key: value for key, value in found.items() if value is not None}
 
     def rope_type(self) -> object:
         scaling = self.scaling()
         return scaling.get("rope_type", scaling.get("type", "default"))
 
+    def rope_base(self, kind: str = FULL) -> float | None:
+        """Of layers of a kind, in either place where it may stand."""
+        found = self.number("rope_theta", self.scaling(kind))
+        return self.number("rope_theta") if found is None else found
+
     def frequencies(self) -> dict[str, NDArray[np.float32]]:
         """Factors of each rotated pair as GGUF's tensors, (D / 2,) each; most models have none."""
-        if self.kind == "phi3" and self.rope_type() in LONG:
+        if self.kind == "phi3" and self.rope_type() in _LONG:
             return long_factors(self)
+        if self.rope_type() == "proportional":
+            return proportional_factors(self)
         return {"rope_freqs.weight": self._llama3()} if self.rope_type() == "llama3" else {}
 
     def _llama3(self) -> NDArray[np.float32]:
@@ -128,7 +152,7 @@ class Settings:
         values = [self.number(key, scaling) for key in _LEAST_LLAMA3]
         hidden, heads = self.whole("hidden_size"), self.whole("num_attention_heads")
         size = self.whole("head_dim") or (hidden or 0) // (heads or 1)
-        base = self.number("rope_theta") or self.number("rope_theta", scaling) or 10000.0
+        base = self.rope_base() or 10000.0
         if None in values or size < 2 or size > 1 << 14 or base < 1:
             raise self.unsupported("rope_scaling", scaling, f"llama3 with {', '.join(_LEAST_LLAMA3)}")
         factor, low, high, original = (value or 0.0 for value in values)
@@ -146,8 +170,11 @@ class Settings:
             if key in self.config and key not in self.family.own and self.config[key] not in (None, [], *values):
                 raise self.unsupported(key, self.config[key], ", ".join(map(str, values)) or "none")
 
-    def scaling(self) -> Mapping[str, Any]:
+    def scaling(self, kind: str = FULL) -> Mapping[str, Any]:
+        """How positions turn heads; newer folders say it for each kind of layer."""
         found = self.config.get("rope_scaling") or self.config.get("rope_parameters") or {}
+        if isinstance(found, dict):
+            found = found.get(kind, found)
         if not isinstance(found, dict):
             raise self.unsupported("rope_scaling", found, "an object")
         return found
@@ -156,9 +183,10 @@ class Settings:
         scaling = self.scaling()
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         found: dict[str, Any] = {}
-        if self.number("rope_theta") is None and (base := self.number("rope_theta", scaling)) is not None:
+        if (base := self.rope_base()) is not None:
             found["rope.freq_base"] = base
-        if kind in ("default", "llama3") or (self.kind == "phi3" and kind in LONG):
+        own = {"phi3": _LONG, "gemma4_text": ("proportional",)}.get(self.kind, ())
+        if kind in ("default", "llama3", *own):
             return found
         if kind not in ("linear", "yarn"):
             raise self.unsupported("rope_scaling", kind, "default, linear, yarn, llama3")
@@ -176,7 +204,7 @@ class Settings:
             others = scaling.keys() - _USUAL_YARN
             others -= {key for key in others if scaling[key] == _PUBLISHED_YARN.get(key)}
             others -= {"truncate"} if self.family.architecture == "gpt-oss" else set()  # llama.cpp always rounds
-            if self.family.latent and scaling.get("mscale") == scaling.get("mscale_all_dim"):
+            if self.family.architecture == "deepseek2" and scaling.get("mscale") == scaling.get("mscale_all_dim"):
                 others -= {"mscale", "mscale_all_dim"}
             if others:
                 raise self.unsupported("rope_scaling", sorted(others)[0], "yarn with its published values")
@@ -198,33 +226,10 @@ class Settings:
         values = {name: self.number(key, scaling) for key, name in known.items()}
         return {name: value for name, value in values.items() if value is not None}
 
-    def _window(self) -> dict[str, Any]:
+    def window(self) -> dict[str, Any]:
         window = self.whole("sliding_window")
-        if self.family.architecture == "gemma3":
-            pattern = self.config.get("sliding_window_pattern", 6)
-            if (kinds := self.config.get("layer_types")) is not None:
-                pattern = _period(kinds)
-            if type(pattern) is not int or pattern < 1:
-                raise self.unsupported(
-                    "layer_types", self.config.get("layer_types"), "full attention at a fixed period"
-                )
-            near = self.number("rope_local_base_freq")
-            return {
-                "attention.sliding_window": window or 0,
-                "attention.sliding_window_pattern": pattern,
-                **({"rope.freq_base_swa": near} if near is not None else {}),
-            }
         if window is None or self.config.get("use_sliding_window") is False:
             return {}
         if self.kind != "mistral":
             raise self.unsupported("sliding_window", window, "none")
         return {"attention.sliding_window": window}
-
-
-def _period(kinds: object) -> int:
-    """Every how many layers attention is full; 0 where they follow no such rule."""
-    if not isinstance(kinds, list) or "full_attention" not in kinds:
-        return len(kinds) + 1 if isinstance(kinds, list) and set(kinds) == {"sliding_attention"} else 0
-    period = kinds.index("full_attention") + 1
-    wanted = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(len(kinds))]
-    return period if kinds == wanted else 0

@@ -31,19 +31,22 @@ SPLITS = {
 _WHOLE = ("llama-bpe", "tekken")
 """Rules under which a word that is a token is taken whole, whatever the merges (``ignore_merges``)."""
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>", re.ASCII)
+_SHOWN = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>')
+"""Special tokens of Gemma 4 that are part of what it says; llama.cpp's files have them as text too."""
 
 
-def vocabulary(folder: Path, rows: int) -> dict[str, Any]:
+def vocabulary(folder: Path, architecture: str, rows: int) -> dict[str, Any]:
     """The metadata of a tokenizer with as many tokens as the embedding has rows, and the chat templates.
 
     Raises UnsupportedModel for another kind of tokenizer than BPE, or one whose rules are not known, and CorruptFile.
     """
-    return _Reader(folder, rows).metadata()
+    return _Reader(folder, architecture, rows).metadata()
 
 
 class _Reader:
-    def __init__(self, folder: Path, rows: int) -> None:
+    def __init__(self, folder: Path, architecture: str, rows: int) -> None:
         self.path = folder / "tokenizer.json"
+        self.architecture = architecture
         self.folder = folder
         self.rows = rows
         self.file = read_json(self.path)
@@ -96,7 +99,8 @@ class _Reader:
             if vocab.get(text, index) != index:
                 raise self.corrupt("added_tokens", f"{shown(text)!r} has the ids {vocab[text]} and {index}")
             self._place(tokens, text, index)
-            types[index] = CONTROL if row.get("special") else USER_DEFINED
+            shows = self.architecture == "gemma4" and text in _SHOWN
+            types[index] = CONTROL if row.get("special") and not shows else USER_DEFINED
         unknown = self.model.get("unk_token")
         if self.model.get("byte_fallback") and isinstance(unknown, str) and unknown in vocab:
             types[vocab[unknown]] = UNKNOWN
@@ -151,6 +155,9 @@ class _Reader:
 
     def _spaced(self, tokens: list[str], types: list[int], merges: list[tuple[str, str]]) -> dict[str, Any]:
         """SentencePiece's kind: a token's score is the rank of the merge that makes it, the first ones highest."""
+        if self.architecture == "gemma4":
+            pairs = [" ".join(pair) for pair in merges]
+            return {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.merges": pairs}
         ranks: dict[str, int] = {}
         for rank, (first, second) in enumerate(merges):
             ranks.setdefault(first + second, rank)

@@ -45,7 +45,7 @@ RULES: dict[str, dict[str, Any] | None] = {
 
 
 def ours(folder: Path, rows: int = 320) -> Tokenizer:
-    return Tokenizer.from_gguf(vocabulary(folder, rows), folder)
+    return Tokenizer.from_gguf(vocabulary(folder, "llama", rows), folder)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -53,7 +53,7 @@ def test_ids_are_those_of_the_library(tmp_path: Path, rule: str) -> None:
     write_tokenizer(tmp_path, RULES[rule], rule in WHOLE)
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     found = ours(tmp_path)
-    assert vocabulary(tmp_path, 320)["tokenizer.ggml.pre"] == rule
+    assert vocabulary(tmp_path, "llama", 320)["tokenizer.ggml.pre"] == rule
     for text in TEXTS:
         assert found.encode(text) == theirs.encode(text, add_special_tokens=False).ids, text
         assert found.decode(found.encode(text)) == text
@@ -117,7 +117,7 @@ def test_what_is_no_tokenizer_of_ours_is_refused_by_name(tmp_path: Path, case: s
     spoil(file)
     path.write_text(json.dumps(file))
     with pytest.raises(EdgeInferError) as caught:
-        vocabulary(tmp_path, 320)
+        vocabulary(tmp_path, "llama", 320)
     assert message in str(caught.value)
 
 
@@ -125,9 +125,9 @@ def test_templates_come_from_wherever_they_are(tmp_path: Path) -> None:
     write_tokenizer(
         tmp_path, chat_template=[{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
     )
-    found = vocabulary(tmp_path, 320)
+    found = vocabulary(tmp_path, "llama", 320)
     assert (found["tokenizer.chat_template"], found["tokenizer.chat_template.tool_use"]) == ("a", "b")
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "c"}))
-    assert vocabulary(tmp_path, 320)["tokenizer.chat_template"] == "c"
+    assert vocabulary(tmp_path, "llama", 320)["tokenizer.chat_template"] == "c"
     (tmp_path / "chat_template.jinja").write_text("d")
-    assert vocabulary(tmp_path, 320)["tokenizer.chat_template"] == "d"
+    assert vocabulary(tmp_path, "llama", 320)["tokenizer.chat_template"] == "d"
