@@ -192,7 +192,8 @@ class Run:
         if reason is None and self._thought_enough:
             reason = self._close_thoughts()
         if self.pilot is not None:
-            self.pilot.observe(self._fresh, accepted, decoding=chunk is not None and not (prefilling or in_vain))
+            decoding = chunk is not None and not (prefilling or in_vain)
+            self.pilot.observe(self._fresh, accepted, decoding, self.room, self.pipelined)
         if reason:
             self.finish(reason)
 

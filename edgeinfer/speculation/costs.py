@@ -7,6 +7,7 @@ of depth. The curve has steps, so all lengths are compared, not the first that s
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -36,17 +37,43 @@ _PRIOR_SLOPES = {
 _PRIOR_SLOPE = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a step of so many sequences costs: by rows, 0 to MOST_ROWS, in plain steps of one.
+
+    A draft must promise ``margin`` more than plain decoding, and leaving the pipeline for one costs ``bubble`` plain
+    steps. None pays whose first token has a smaller chance than ``least``.
+    """
+
+    ratios: array[float]
+    sequences: int
+    margin: float
+    bubble: float
+    least: float = field(init=False)
+    least_pipelined: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        sequences, ratios = self.sequences, self.ratios
+        usual = ratios[min(sequences, MOST_ROWS)]
+        more = [(count, ratios[sequences + count] / usual) for count in range(1, MOST_ROWS + 1 - sequences)]
+        share = [sequences * ((1 + self.margin) * ratio - 1) / count for count, ratio in more]
+        leaving = [sequences * (ratio - 1 + self.bubble) / count for count, ratio in more]
+        least = min(share, default=1.0)
+        object.__setattr__(self, "least", least)
+        object.__setattr__(self, "least_pipelined", max(least, min(leaving, default=1.0)))
+
+
 @dataclass(slots=True)
 class Curve:
     """Verify costs at one octave of depth."""
 
     slope: float
     measured: dict[int, float] = field(default_factory=dict)  # knot -> ratio
-    _ratios: list[float] = field(default_factory=list)
+    _ratios: array[float] = field(default_factory=lambda: array("d"))
     _times: dict[int, int] = field(default_factory=dict)
 
     @property
-    def ratios(self) -> list[float]:
+    def ratios(self) -> array[float]:
         """By rows, 0 to MOST_ROWS: straight lines between measured knots; beyond them the mean of their slope and the
         prior's."""
         if not self._ratios:
@@ -61,16 +88,16 @@ class Curve:
         new = known + max(_PACE, 1 / (times + 1)) * (min(max(ratio, known / clamp), known * clamp) - known)
         self.measured[knot], self._times[knot] = new, times + 1
         if abs(new / self.ratios[knot] - 1) > _REDRAW:
-            self._ratios = []
+            self._ratios = array("d")
 
-    def _drawn(self) -> list[float]:
+    def _drawn(self) -> array[float]:
         points = sorted({1: 1.0, **self.measured}.items())
         rows, ratio = points[-1]
         slope = (self.slope + (ratio - 1) / (rows - 1)) / 2 if rows > 1 else self.slope
         points.append((MOST_ROWS + 1, ratio + slope * (MOST_ROWS + 1 - rows)))
-        ratios = [0.0]
+        ratios = array("d", [0.0])
         for (start, low), (stop, high) in pairwise(points):
-            ratios += [low + (high - low) * (rows - start) / (stop - start) for rows in range(start, stop)]
+            ratios.extend(low + (high - low) * (rows - start) / (stop - start) for rows in range(start, stop))
         return ratios
 
 
@@ -102,14 +129,7 @@ class Costs:
         self._plain[key] = (known, steps + 1)
         return known if steps + 1 >= _SURE else None
 
-    def now(self, sequences: int, depth: int) -> tuple[float | None, list[float]]:
-        """``plain`` and ``ratios``, for every step: in few look-ups."""
-        octave = _octave(depth)
-        seconds, steps = self._plain.get((sequences, octave), _UNKNOWN)
-        curve = self._curves.get(octave) or self._curve(depth)
-        return seconds if steps >= _SURE else None, curve.ratios
-
-    def ratios(self, depth: int) -> list[float]:
+    def ratios(self, depth: int) -> array[float]:
         """By rows, 0 to MOST_ROWS: the cost of verifying, in plain steps of one sequence."""
         return self._curve(depth).ratios
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+from edgeinfer.speculation.costs import Terms
 
 Proposal: TypeAlias = npt.NDArray[np.float32]
 """(V,): the chances that a drafted token was drawn with."""
@@ -35,6 +37,12 @@ class Draft(NamedTuple):
 EMPTY = Draft((), ())
 
 
+NO_GUESS, FAINT, HOPEFUL = range(3)
+
+
+NO_GUESS, FAINT, HOPEFUL = range(3)
+
+
 class Drafter(Protocol):
     """Follows one text. It never touches the model's memory or the sampler, so it cannot change what is said."""
 
@@ -50,6 +58,24 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """The text has ended; what was learned from it may be kept."""
+
+
+@runtime_checkable
+class Glancing(Drafter, Protocol):
+    """A drafter that can say whether a proposal may pay without making it. In most steps no more is wanted."""
+
+    def set_terms(self, terms: Terms) -> None:
+        """What a step costs from now on."""
+
+    def advance(self, tokens: Sequence[int], limit: int, pipelined: bool) -> int:
+        """Observes, and says what a proposal of ``limit`` tokens is worth: NO_GUESS, FAINT where it does not pay, or
+        HOPEFUL where it may.
+
+        ``pipelined``: its first token is being computed already.
+        """
+
+    def shadow(self, tokens: Sequence[int]) -> int:
+        """Observes one token after the other, and guesses each: how many of the last ones were guessed."""
 
 
 class Computing(Drafter, Protocol):

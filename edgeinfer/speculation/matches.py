@@ -11,6 +11,8 @@ from itertools import accumulate
 from operator import mul, neg
 from typing import Protocol, TypeAlias
 
+from edgeinfer.speculation.controller import admit
+from edgeinfer.speculation.drafter import FAINT, HOPEFUL, NO_GUESS, Draft
 from edgeinfer.speculation.survival import LONGEST, Survival, cell_of, run_of_cells
 
 Found: TypeAlias = Sequence[tuple[Sequence[int], int]]
@@ -164,6 +166,7 @@ class Matcher:
         self._survival = survival
         self._followers: list[Follower] = []
         self._guesses: list[tuple[list[int], list[int]]] = []  # tokens and cells of the last proposals
+        self.set_terms((), 1, 0.0, 0.0, 2.0, 2.0)  # by which nothing pays
         self._add(self._context, 0)
 
     def follow(self, store: Corpus) -> None:
@@ -182,6 +185,19 @@ class Matcher:
                     best, most = (tokens, survival), expected
         return best
 
+    def set_terms(
+        self,
+        ratios: Sequence[float],
+        sequences: int,
+        margin: float,
+        bubble: float,
+        least: float,
+        least_pipelined: float,
+    ) -> None:
+        """Those of ``costs.Terms``."""
+        self._ratios, self._sequences, self._margin = ratios, sequences, margin
+        self._bubble, self._least = (0.0, bubble), (least, least_pipelined)
+
     def observe(self, tokens: Sequence[int]) -> None:
         """The text went on: teaches every guess, also those that were not taken."""
         for guessed, cells in self._guesses:
@@ -194,6 +210,31 @@ class Matcher:
             self._context.add(token)
             for follower in self._followers:
                 follower.advance(token, self._context.tokens)
+
+    def advance(self, tokens: Sequence[int], limit: int, pipelined: bool) -> int:
+        """Observes, and says what the next guess is worth: exactly where a step has one sequence; of several, whether
+        any draft pays whose first token is so likely."""
+        self.observe(tokens)
+        guess = self.propose(limit)
+        if guess is None:
+            return NO_GUESS
+        chances = guess[1][pipelined:]
+        if not chances or chances[0] < self._least[pipelined]:
+            return FAINT
+        if self._sequences > 1:
+            return HOPEFUL
+        count = admit([Draft((), chances)], 1, self._ratios, self._margin)[0]
+        saved = 1 + sum(chances[:count]) - self._ratios[1 + count] / self._ratios[1]
+        return HOPEFUL if saved > self._bubble[pipelined] else FAINT
+
+    def shadow(self, tokens: Sequence[int]) -> int:
+        """Observes one token after the other, and guesses each; how many of the last ones were guessed."""
+        right = 0
+        for token in tokens:
+            guess = self.propose(1)
+            right = right + 1 if guess and guess[0][0] == token else 0
+            self.observe([token])
+        return right
 
     def _add(self, corpus: Corpus, source: int) -> None:
         follower = Follower(corpus, source)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import platform
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -15,9 +14,11 @@ from typing import Any
 
 from edgeinfer.backends.base import ModelInfo
 from edgeinfer.speculation.certainty import Learned, Price
-from edgeinfer.speculation.costs import Costs
+from edgeinfer.speculation.controller import MARGIN
+from edgeinfer.speculation.costs import Costs, Terms
 from edgeinfer.speculation.drafter import Drafter, Text
-from edgeinfer.speculation.pilot import Pilot, Seat
+from edgeinfer.speculation.pilot import TOGETHER, Pilot
+from edgeinfer.speculation.seat import Seat, Stopwatch
 from edgeinfer.speculation.step import Candidate, Now, cost, settle_drafts
 from edgeinfer.speculation.store import OutputStore, replace_file
 from edgeinfer.speculation.structured import StructuredDrafter
@@ -68,7 +69,8 @@ class Shared:
         self.costs = {greedy: Costs.prior(info.backend, info.device) for greedy in (True, False)}
         self._survival = [Survival.prior() for _ in range(3)]
         self._bubble = _FIRST_BUBBLE
-        self._now: Now | None = None
+        self._terms: Terms | None = None
+        self._watch = Stopwatch()
         if self._file:
             self._restore(self._file)
 
@@ -76,70 +78,111 @@ class Shared:
         """For one request. ``wanted``: a drafter by name, or all that are at work by themselves. The request's output
         is remembered when it is closed."""
         seats = []
+        length = len(text.prompt)
         for name, source in self.sources.items():
             if (source.automatic if wanted == AUTO else name == wanted) and (drafter := source.make(text)):
                 seats.append(Seat(drafter, self._prices.get(name)))
         lead = tuple(text.prompt[-3:])
-        return Pilot(
-            seats,
-            self._info.vocab_size,
-            text.temperature == 0,
-            on_close=lambda output: self.store.add(lead, output),
-            grammar=text.grammar,
-        )
+        pilot: Pilot
+
+        def on_close(output: Sequence[int]) -> None:
+            self._learn_waiting(pilot, length + len(output))
+            self.store.add(lead, output)
+
+        greedy = text.temperature == 0
+        pilot = Pilot(seats, self._info.vocab_size, greedy, on_close, text.grammar, self._watch)
+        return pilot
 
     def choose(self, candidates: Sequence[Candidate], depth: int) -> None:
         """Gives each pilot its draft for a step of all ``candidates``, whose texts are ``depth`` tokens long."""
-        pilots = [each.pilot for each in candidates if each.pilot is not None]
-        if not pilots:
+        sequences = len(candidates)
+        for each in candidates:
+            pilot = each.pilot
+            if pilot is not None and (pilot.hope or (pilot.terms and pilot.terms.sequences != sequences)):
+                break
+        else:
             return
-        started = time.thread_time()
-        settle_drafts(candidates, self._now_at(self.costs[pilots[0].greedy], len(candidates), depth))
-        took = time.thread_time() - started
-        for pilot in pilots:
-            pilot.thought = took / len(pilots) - pilot.drafting
+        started = self._watch.start() if self._watch.running else 0.0
+        pilots = [each.pilot for each in candidates if each.pilot is not None]
+        costs = self.costs[pilots[0].greedy]
+        now = Now(self._terms_at(costs, sequences, depth), costs.plain(sequences, depth) or 0.0)
+        settle_drafts(candidates, now)
+        if self._watch.running:
+            took = self._watch.stop(started) / len(pilots)
+            for pilot in pilots:
+                pilot.thought += took - pilot.drafting
 
     def settle(
         self, candidates: Sequence[Candidate], rows: int, depth: int, seconds: float, entered: bool, steady: bool
     ) -> None:
         """A step of ``rows`` tokens took ``seconds``. ``steady``: a plain one, after a plain one; ``entered``: it only
         started the pipeline again."""
-        pilots = [candidate.pilot for candidate in candidates if candidate.pilot is not None]
+        started = self._watch.start() if self._watch.running else 0.0
+        pilots = [each.pilot for each in candidates if each.pilot is not None]
         if not pilots:
             return
-        sequences, costs = len(candidates), self.costs[pilots[0].greedy]
-        spent = 0.0
-        drafting = []
-        for pilot in pilots:
-            spent += pilot.spent
-            if pilot.draft:
-                drafting.append(pilot)
-        steady = steady and not spent
-        plain = costs.learn_plain(sequences, depth, seconds) if steady else costs.plain(sequences, depth)
-        if not plain:
-            return
-        if drafting:
-            costs.learn_verify(rows, sequences, depth, seconds - spent)
-        elif entered:
-            self._bubble += _PACE * (min(seconds / plain, 1.0) - self._bubble)
-        for pilot in pilots:
-            pilot.timed(seconds, plain)
-        if not steady:
-            speculating = drafting or pilots
-            came = sum(pilot.fresh for pilot in pilots) + sequences - len(pilots)
-            usual = (cost(costs.ratios(depth), rows, sequences) if drafting else 1.0) + spent / plain
-            loss = (sequences * min(seconds / plain, _HICCUP * usual) - came) / len(speculating)
-            for pilot in speculating:
-                pilot.account.settle(pilot.fresh, pilot.fresh + loss)
+        if steady and len(candidates) == 1:
+            self._settle_plain(pilots[0], depth, seconds)
+        else:
+            self._settle(pilots, len(candidates), rows, depth, seconds, entered, steady)
+        if self._watch.running:
+            took = self._watch.stop(started) / len(pilots)
+            for pilot in pilots:
+                pilot.thought += took
+        self._watch.next_step()
 
-    def _now_at(self, costs: Costs, sequences: int, depth: int) -> Now:
-        """Made anew only where the curve or the bubble has changed."""
-        now = self._now
-        plain, ratios = costs.now(sequences, depth)
-        if now is None or now.ratios is not ratios or now.sequences != sequences or now.bubble != self._bubble:
-            now = self._now = Now(sequences, ratios, self._bubble)
-        now.known, now.plain = plain is not None, plain or 0.0
-        return now
+    def _settle_plain(self, pilot: Pilot, depth: int, seconds: float) -> None:
+        pilot.waiting.append(seconds)
+        if pilot.terms is None or len(pilot.waiting) >= TOGETHER:
+            self._learn_waiting(pilot, depth)
+
+    def _learn_waiting(self, pilot: Pilot, depth: int) -> None:
+        """From plain steps of a request alone, which gave a token each."""
+        waiting, costs = pilot.waiting, self.costs[pilot.greedy]
+        if not waiting:
+            return
+        plain = None
+        for seconds in waiting:
+            plain = costs.learn_plain(1, depth, seconds)
+        pilot.timed(sum(waiting), len(waiting), plain)
+        pilot.set_terms(self._terms_at(costs, 1, depth) if plain else None)
+        waiting.clear()
+
+    def _settle(
+        self,
+        pilots: Sequence[Pilot],
+        sequences: int,
+        rows: int,
+        depth: int,
+        seconds: float,
+        entered: bool,
+        steady: bool,
+    ) -> None:
+        for pilot in pilots:
+            self._learn_waiting(pilot, depth)
+        costs, spent = self.costs[pilots[0].greedy], sum(pilot.spent for pilot in pilots)
+        if steady and not spent:
+            plain = costs.learn_plain(sequences, depth, seconds)
+        elif plain := costs.plain(sequences, depth):
+            drafting = [pilot for pilot in pilots if pilot.draft]
+            if drafting:
+                costs.learn_verify(rows, sequences, depth, seconds - spent)
+            elif entered:
+                self._bubble += _PACE * (min(seconds / plain, 1.0) - self._bubble)
+            usual = (cost(costs.ratios(depth), rows, sequences) if drafting else 1.0) + spent / plain
+            took = sequences * min(seconds / plain, _HICCUP * usual)
+            _settle_accounts(drafting or pilots, pilots, took - sequences + len(pilots))
+        terms = self._terms_at(costs, sequences, depth) if plain else None
+        for pilot in pilots:
+            pilot.timed(seconds, pilot.fresh, plain)
+            pilot.set_terms(terms)
+
+    def _terms_at(self, costs: Costs, sequences: int, depth: int) -> Terms:
+        """New ones only where the curve or the bubble has changed."""
+        ratios, terms = costs.ratios(depth), self._terms
+        if terms is None or terms.ratios is not ratios or terms.sequences != sequences or terms.bubble != self._bubble:
+            terms = self._terms = Terms(ratios, sequences, MARGIN, self._bubble)
+        return terms
 
     def close(self) -> None:
         """Writes what was measured and learned, and gives up what drafters share."""
@@ -188,6 +231,14 @@ class Shared:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.warning("%s is damaged (%s): measuring anew", file, error)
+
+
+def _settle_accounts(speculating: Sequence[Pilot], pilots: Sequence[Pilot], took: float) -> None:
+    """Those that speculated share what the step cost beyond plain decoding of the tokens that came. ``took``: plain
+    steps."""
+    loss = (took - sum(pilot.fresh for pilot in pilots)) / len(speculating)
+    for pilot in speculating:
+        pilot.account.settle(pilot.fresh, pilot.fresh + loss)
 
 
 def _structured(text: Text) -> Drafter | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from edgeinfer.speculation.controller import MARGIN, admit
-from edgeinfer.speculation.costs import MOST_ROWS
+from edgeinfer.speculation.controller import admit
+from edgeinfer.speculation.costs import Terms
 from edgeinfer.speculation.drafter import EMPTY, Draft
 from edgeinfer.speculation.pilot import Pilot
 
@@ -22,35 +22,24 @@ class Candidate:
 
 @dataclass(slots=True)
 class Now:
-    """What a step of so many sequences costs now: seconds of a plain one, if that is known, and ratios by rows.
+    """``plain``: seconds of a plain step, 0 while that is not known."""
 
-    ``bubble``: plain steps that leaving the pipeline costs. No draft pays whose first token has a smaller chance than
-    ``least``: most steps need to know no more, and take little time from the model.
-    """
-
-    sequences: int
-    ratios: Sequence[float]
-    bubble: float
-    known: bool = False
+    terms: Terms
     plain: float = 0.0
-    least: float = field(init=False)
-    least_pipelined: float = field(init=False)
 
-    def __post_init__(self) -> None:
-        usual = self.ratios[min(self.sequences, MOST_ROWS)]
-        more = [
-            (count, self.ratios[self.sequences + count] / usual) for count in range(1, MOST_ROWS + 1 - self.sequences)
-        ]
-        share = [self.sequences * ((1 + MARGIN) * ratio - 1) / count for count, ratio in more]
-        leaving = [self.sequences * (ratio - 1 + self.bubble) / count for count, ratio in more]
-        self.least = min(share, default=1.0)
-        self.least_pipelined = max(self.least, min(leaving, default=1.0))
+    @property
+    def known(self) -> bool:
+        return self.plain > 0
+
+    @property
+    def ratios(self) -> Sequence[float]:
+        return self.terms.ratios
 
     def hopeful(self, candidate: Candidate, draft: Draft) -> bool:
         """Whether a draft might pay."""
         if candidate.pipelined and draft.tokens:
-            return len(draft.survival) > 1 and draft.survival[1] >= self.least_pipelined
-        return bool(draft.survival) and draft.survival[0] >= self.least
+            return len(draft.survival) > 1 and draft.survival[1] >= self.terms.least_pipelined
+        return bool(draft.survival) and draft.survival[0] >= self.terms.least
 
 
 @dataclass(slots=True)
@@ -63,7 +52,7 @@ class Offer:
 
 def settle_drafts(candidates: Sequence[Candidate], now: Now) -> None:
     """Gives each pilot its draft."""
-    sequences = now.sequences
+    sequences = now.terms.sequences
     drafts = [each.pilot.offer(each.room, now) if each.pilot else EMPTY for each in candidates]
     if not any(map(now.hopeful, candidates, drafts)):
         return
@@ -79,7 +68,7 @@ def settle_drafts(candidates: Sequence[Candidate], now: Now) -> None:
             if offer.length and offer.pilot.forecasting and not offer.candidate.pipelined:
                 offer.draft = offer.pilot.make(offer.length, now.plain)
         _admit(offers, sequences, now, margin)
-    leaves = _worth(offers, sequences, now) > now.bubble
+    leaves = _worth(offers, sequences, now) > now.terms.bubble
     for offer in offers:
         if not offer.candidate.pipelined:
             offer.pilot.choose(offer.length)

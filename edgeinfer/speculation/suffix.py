@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edgeinfer.speculation.costs import Terms
 from edgeinfer.speculation.drafter import EMPTY, Draft
 from edgeinfer.speculation.matches import Matcher
 from edgeinfer.speculation.store import Snapshot
@@ -35,8 +36,21 @@ class SuffixDrafter:
         guess = self._matcher.propose(limit)
         return EMPTY if guess is None else Draft(*guess)
 
+    def set_terms(self, terms: Terms) -> None:
+        self._matcher.set_terms(
+            terms.ratios, terms.sequences, terms.margin, terms.bubble, terms.least, terms.least_pipelined
+        )
+
     def observe(self, tokens: Sequence[int]) -> None:
         self._matcher.observe(tokens)
+
+    def advance(self, tokens: Sequence[int], limit: int, pipelined: bool) -> int:
+        hope: int = self._matcher.advance(tokens, limit, pipelined)
+        return hope
+
+    def shadow(self, tokens: Sequence[int]) -> int:
+        right: int = self._matcher.shadow(tokens)
+        return right
 
     def close(self) -> None:
         if self._on_close is not None:

@@ -84,7 +84,7 @@ def play(
             accepted += 1
         fresh = answer[done : done + accepted + 1]
         units = cost(1 + len(draft)) * slowdown(done)
-        pilot.observe(fresh, accepted, decoding=True)
+        pilot.observe(fresh, accepted, decoding=True, room=len(answer) - done - len(fresh) - 1)
         shared.settle([candidate], 1 + len(draft), len(prompt) + done, units * PLAIN, False, not draft)
         played.times += [units / len(fresh)] * len(fresh)
         played.steps += 1

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from edgeinfer.speculation.controller import MARGIN, Account, admit
-from edgeinfer.speculation.costs import MOST_ROWS, Costs
-from edgeinfer.speculation.drafter import Draft
-from edgeinfer.speculation.speculation import Shared, machine_key
+from edgeinfer.speculation.costs import MOST_ROWS, Costs, Terms
+from edgeinfer.speculation.drafter import FAINT, HOPEFUL, Draft, Text
+from edgeinfer.speculation.pilot import Pilot
+from edgeinfer.speculation.speculation import Shared, Source, machine_key
+from edgeinfer.speculation.step import Candidate
 from tests.speculation.replay import CURVES, INFO, step_cost
 
 
@@ -164,3 +167,112 @@ def test_measurements_survive_the_process_and_their_damage_does_not(
         assert "measuring anew" in caplog.text
     Shared(INFO, tmp_path).close()
     assert Shared(INFO, tmp_path).costs[True].ratios(0) == fresh
+
+
+class Counting:
+    """A drafter that can be glanced at, and how often it was."""
+
+    name = "counting"
+
+    def __init__(self, right: bool = False) -> None:
+        self.right = right
+        self.seen: list[list[int]] = []
+        self.shadows: list[list[int]] = []
+        self.terms: list[Terms] = []
+        self.worth, self.chance = FAINT, 0.01
+
+    def propose(self, limit: int) -> Draft:
+        return draft(*[self.chance] * min(limit, 4))
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        self.seen.append(list(tokens))
+
+    def set_terms(self, terms: Terms) -> None:
+        self.terms.append(terms)
+
+    def advance(self, tokens: Sequence[int], limit: int, pipelined: bool) -> int:
+        self.observe(tokens)
+        return self.worth
+
+    def shadow(self, tokens: Sequence[int]) -> int:
+        self.shadows.append(list(tokens))
+        return len(tokens) if self.right else 0
+
+    def close(self) -> None:
+        pass
+
+
+def counted(shared: Shared, right: bool = False) -> tuple[Pilot, Counting, Callable[[int], None]]:
+    """A pilot of a drafter that counts, and what makes plain steps of it."""
+    drafter = Counting(right)
+    shared.sources = {"counting": Source(lambda text: drafter)}
+    pilot = shared.pilot(Text([1, 2, 3]))
+
+    def play(steps: int) -> None:
+        for token in range(steps):
+            candidate = Candidate(pilot, 99, pipelined=False)
+            shared.choose([candidate], depth=0)
+            pilot.observe([100 + token], 0, True, 99)
+            shared.settle([candidate], 1, 0, 0.01, entered=False, steady=not pilot.draft)
+
+    return pilot, drafter, play
+
+
+def test_steps_without_hope_ask_for_nothing_and_lose_no_figure() -> None:
+    """Costs are learned from several steps at a time; the report counts the last ones too."""
+    shared = Shared(INFO)
+    pilot, drafter, play = counted(shared)
+    play(60)
+    assert len(drafter.seen) == 60
+    assert len(drafter.terms) == 1
+    assert drafter.terms[0].sequences == 1
+    assert not pilot.hope
+    assert shared.costs[True].plain(1, 0) == pytest.approx(0.01)
+    drafter.worth, drafter.chance = HOPEFUL, 0.9
+    play(1)
+    assert pilot.hope
+    shared.choose([Candidate(pilot, 99, pipelined=False)], depth=0)
+    assert len(pilot.draft) == 4
+    pilot.close([])
+    told = pilot.report()
+    assert (told.steps, told.tokens) == (61, 60)
+    assert pilot._known_seconds == pytest.approx(0.01 * 59)  # all but those before the cost was known
+    assert 0 < told.controller < 0.05
+
+
+def test_a_parked_drafter_looks_at_many_tokens_at_once() -> None:
+    pilot, drafter, play = counted(Shared(INFO))
+    play(10)
+    pilot.account.parked = 100
+    seen = len(drafter.seen)
+    play(30)
+    assert len(drafter.seen) == seen
+    assert [len(tokens) for tokens in drafter.shadows] == [8, 8, 8]
+    assert pilot.account.parked == 70
+    pilot.close([])
+    assert sum(map(len, drafter.shadows)) == 30
+
+
+def test_right_guesses_end_a_parking_early() -> None:
+    pilot, drafter, play = counted(Shared(INFO), right=True)
+    play(10)
+    pilot.account.parked = 100
+    play(24)
+    assert not pilot.account.parked
+    assert pilot.hope
+    play(1)
+    assert len(drafter.shadows) == 3
+
+
+def test_a_drafter_that_raises_when_it_is_glanced_at_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    for method in ("advance", "shadow", "set_terms"):
+        caplog.clear()
+        pilot, drafter, play = counted(Shared(INFO))
+        setattr(drafter, method, lambda *_: 1 // 0)
+        play(10)
+        if method == "shadow":
+            pilot.account.parked = 100
+        play(20)
+        assert "raised ZeroDivisionError" in caplog.text
+        assert "raised ZeroDivisionError" in pilot.report().why
+        assert not pilot.hope

@@ -79,10 +79,47 @@ const Guess& Matcher::propose(int limit) {
   return *best;
 }
 
+Hope Matcher::advance(const std::vector<int>& tokens, int limit, bool pipelined) {
+  observe(tokens);
+  return hope(propose(limit), pipelined);
+}
+
+int Matcher::shadow(const std::vector<int>& tokens) {
+  int right = 0;
+  for (int token : tokens) {
+    const Guess& guess = propose(1);
+    right = !guess.tokens.empty() && guess.tokens[0] == token ? right + 1 : 0;
+    observe({token});
+  }
+  return right;
+}
+
+Hope Matcher::hope(const Guess& guess, bool pipelined) const {
+  if (guess.tokens.empty()) return Hope::none;
+  const double* survival = guess.survival.data() + pipelined;
+  const int count = int(guess.survival.size()) - pipelined;
+  if (count < 1 || survival[0] < (pipelined ? terms_.least_pipelined : terms_.least)) return Hope::faint;
+  if (terms_.sequences > 1) return Hope::real;
+  return saving(survival, count) > (pipelined ? terms_.bubble : 0) ? Hope::real : Hope::faint;
+}
+
+// Plain steps that the best of all lengths saves; controller.admit for one sequence.
+double Matcher::saving(const double* survival, int count) const {
+  double expected = 1, best = (1 + terms_.margin) / terms_.ratios[1], saved = 0;
+  for (int rows = 2; rows <= std::min(count + 1, MOST_DRAFTED); rows++) {
+    expected += survival[rows - 2];
+    if (expected > best * terms_.ratios[rows]) {
+      best = expected / terms_.ratios[rows];
+      saved = expected - terms_.ratios[rows] / terms_.ratios[1];
+    }
+  }
+  return saved;
+}
+
 void Matcher::observe(const std::vector<int>& tokens) {
   for (Follower& follower : followers_) {
     learn(follower.guess, tokens);
-    follower.guess = {};
+    follower.guess.clear();
   }
   for (int token : tokens) {
     text_.add(token);
@@ -167,7 +204,7 @@ Matcher::Voter Matcher::voter(const Follower& follower, int place, int limit) co
 
 void Matcher::guess(Follower& follower, int limit) {
   Guess& out = follower.guess;
-  out = {};
+  out.clear();
   int longest = 0;
   for (const Match& match : follower.matches) longest = std::max(longest, match.length);
   if (!longest || limit < 1) return;

@@ -32,6 +32,15 @@ struct StoreView {
   const uint8_t* seen;
 };
 
+// speculation/costs.py's, with MOST_DRAFTED + 1 ratios.
+struct StepTerms {
+  const double* ratios;
+  int sequences;
+  double margin, bubble, least, least_pipelined;
+};
+
+enum class Hope { none, faint, real };  // no guess; one that does not pay; one that may
+
 struct Match {
   int place, length;
 };
@@ -39,6 +48,12 @@ struct Match {
 struct Guess {
   std::vector<int> tokens, cells;
   std::vector<double> survival;
+
+  void clear() {  // and keep the memory
+    tokens.clear();
+    cells.clear();
+    survival.clear();
+  }
 };
 
 // The text, and where each of its tokens and pairs of tokens stood.
@@ -63,7 +78,14 @@ class Matcher {
   void follow(const StoreView& store);
   // The guess that is expected to give most, of at most `limit` tokens; empty where there is none.
   const Guess& propose(int limit);
+  // From now on.
+  void set_terms(const StepTerms& terms) { terms_ = terms; }
   void observe(const std::vector<int>& tokens);
+  // Observes, and says whether the next guess may pay. `pipelined`: its first token is being computed already. Exact
+  // where a step has one sequence; of several, whether any draft pays whose first token is so likely.
+  Hope advance(const std::vector<int>& tokens, int limit, bool pipelined);
+  // Observes one token after the other, and guesses each; how many of the last ones were guessed.
+  int shadow(const std::vector<int>& tokens);
 
  private:
   struct Follower {
@@ -79,6 +101,8 @@ class Matcher {
   const int* corpus(const Follower& follower, size_t& count) const;
   void look_up(Follower& follower);
   void look_up_store();
+  Hope hope(const Guess& guess, bool pipelined) const;
+  double saving(const double* survival, int count) const;
   void advance(Follower& follower, int token);
   void guess(Follower& follower, int limit);
   Voter voter(const Follower& follower, int place, int limit) const;
@@ -87,6 +111,7 @@ class Matcher {
   TextIndex text_;
   SurvivalTable survival_;
   StoreView store_{};
+  StepTerms terms_{nullptr, 1, 0, 0, 2, 2};  // by which nothing pays
   std::vector<Follower> followers_;
   std::vector<Match> found_, voters_;  // kept for their memory
   std::vector<Voter> texts_;

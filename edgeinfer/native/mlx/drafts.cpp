@@ -21,6 +21,7 @@ using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // A matcher with what it reads and learns, which Python holds as well.
 struct HeldMatcher {
   Array<double> rates, weights;
+  Array<const double> ratios;
   Array<int32_t> hits, trials;
   Array<const int32_t> tokens, order;
   Array<const uint64_t> hashes;
@@ -43,6 +44,18 @@ struct HeldMatcher {
     it.follow({tokens.data(), tokens.size(), order.data(), hashes.data(), hashes.size(), seen.data()});
   }
 
+  void set_terms(Array<const double> ratios_, int sequences, double margin, double bubble, double least,
+                 double least_pipelined) {
+    if (ratios_.size() != MOST_DRAFTED + 1 || sequences < 1 || sequences > MOST_DRAFTED)
+      throw std::invalid_argument("expected a ratio for each number of rows");
+    ratios = ratios_;
+    it.set_terms({ratios.data(), sequences, margin, bubble, least, least_pipelined});
+  }
+
+  int advance(const std::vector<int>& came, int limit, bool pipelined) {
+    return int(it.advance(came, limit, pipelined));
+  }
+
   std::optional<std::pair<std::vector<int>, std::vector<double>>> propose(int limit) {
     const Guess& guess = it.propose(limit);
     if (guess.tokens.empty()) return std::nullopt;
@@ -58,7 +71,12 @@ void bind_drafts(nb::module_& m) {
            "rates"_a, "weights"_a, "hits"_a, "trials"_a)
       .def("follow", &HeldMatcher::follow, "tokens"_a, "order"_a, "hashes"_a, "seen"_a)
       .def("propose", &HeldMatcher::propose, "limit"_a)
-      .def("observe", [](HeldMatcher& held, const std::vector<int>& tokens) { held.it.observe(tokens); }, "tokens"_a);
+      .def("set_terms", &HeldMatcher::set_terms, "ratios"_a, "sequences"_a, "margin"_a, "bubble"_a, "least"_a,
+           "least_pipelined"_a)
+      .def("observe", [](HeldMatcher& held, const std::vector<int>& tokens) { held.it.observe(tokens); }, "tokens"_a)
+      .def("advance", &HeldMatcher::advance, "tokens"_a, "limit"_a, "pipelined"_a)
+      .def("shadow", [](HeldMatcher& held, const std::vector<int>& tokens) { return held.it.shadow(tokens); },
+           "tokens"_a);
 }
 
 }  // namespace edgeinfer
