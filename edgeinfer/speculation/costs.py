@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 from typing import Any, Self
 
 MOST_ROWS = 64
@@ -23,8 +24,7 @@ _PACE = 0.2  # share of a new measurement
 _PLAIN_PACE = 0.1
 _CLAMP = 1.25  # one measurement moves a known cost by no more than its share of this
 _FIRST_CLAMP = 3.0
-_SURE = 3  # plain steps before a cost is known
-_UNKNOWN = (0.0, 0)
+_SURE = 5  # plain steps before a cost is known: their median, since the first may wait for a prompt, the next for none
 
 # Before anything was measured: the cost of a row after the first, as a share of a plain step.
 _PRIOR_SLOPES = {
@@ -107,7 +107,8 @@ class Costs:
     def __init__(self, slope: float = _PRIOR_SLOPE) -> None:
         self._slope = slope
         self._curves: dict[int, Curve] = {}
-        self._plain: dict[tuple[int, int], tuple[float, int]] = {}  # (sequences, octave) -> seconds, steps
+        self._plain: dict[tuple[int, int], float] = {}  # (sequences, octave) -> seconds
+        self._first: dict[tuple[int, int], list[float]] = {}  # likewise, before they are known
 
     @classmethod
     def prior(cls, backend: str, device: str) -> Self:
@@ -115,19 +116,22 @@ class Costs:
 
     def plain(self, sequences: int, depth: int) -> float | None:
         """Seconds of a plain step; None before it was measured."""
-        seconds, steps = self._plain.get((sequences, _octave(depth)), _UNKNOWN)
-        return seconds if steps >= _SURE else None
+        return self._plain.get((sequences, _octave(depth)))
 
     def learn_plain(self, sequences: int, depth: int, seconds: float) -> float | None:
         """Gives what ``plain`` gives now."""
         key = (sequences, _octave(depth))
-        known, steps = self._plain.get(key, _UNKNOWN)
-        if steps < _SURE:
-            known = seconds if not steps else min(known, seconds)
+        known = self._plain.get(key)
+        if known is None:
+            first = self._first.setdefault(key, [])
+            first.append(seconds)
+            if len(first) < _SURE:
+                return None
+            known = median(self._first.pop(key))
         else:
             known += _PLAIN_PACE * (min(max(seconds, known / _CLAMP), known * _CLAMP) - known)
-        self._plain[key] = (known, steps + 1)
-        return known if steps + 1 >= _SURE else None
+        self._plain[key] = known
+        return known
 
     def ratios(self, depth: int) -> array[float]:
         """By rows, 0 to MOST_ROWS: the cost of verifying, in plain steps of one sequence."""
