@@ -16,6 +16,8 @@ from edgeinfer.backends.base import Backend
 from edgeinfer.bench.machine import Machine, this_machine
 from edgeinfer.bench.seam import SeamSubject
 from edgeinfer.bench.statistics import Spread, ratio
+from edgeinfer.bench.tasks import SCHEMA, SCHEMA_TASK, TASKS
+from edgeinfer.bench.ties import NEAR_TIE, first_difference, margin_at
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.generation.engine import Engine
 from edgeinfer.generation.request import Request
@@ -37,47 +39,6 @@ SUFFIX, STORE = "suffix", "suffix + store"
 WINDOW = 512
 """Tokens in a row over which no drafter may be slower than plain decoding."""
 
-_ITEMS = "".join(
-    f"{number}. The {thing} costs {7 * number} dollars in the {place} shop.\n"
-    for number, (thing, place) in enumerate(
-        [("lamp", "corner"), ("chair", "village"), ("table", "city"), ("mirror", "station"), ("carpet", "harbour")], 1
-    )
-)
-_CODE = '''def area(width, height):
-    """Square metres of a rectangle."""
-    if width < 0 or height < 0:
-        raise ValueError("a length is negative")
-    return width * height
-
-
-def volume(width, height, depth):
-    """Cubic metres of a box."""
-    return area(width, height) * depth
-'''
-_ROWS = "".join(
-    f'{name}, {age}, {town}\n{{"name": "{name}", "age": {age}, "town": "{town}"}}\n'
-    for name, age, town in [
-        ("Ann Lee", 31, "Oslo"),
-        ("Bob Ray", 47, "Bonn"),
-        ("Cy Dunn", 25, "Lyon"),
-        ("Di Fox", 62, "Bari"),
-    ]
-)
-TASKS = {
-    "copy a list": f"The list:\n{_ITEMS}\nThe list again:\n{_ITEMS}\nThe list again:\n",
-    "copy code": f"```python\n{_CODE}```\n\nThe file again:\n```python\n{_CODE}```\n\nThe file again:\n```python\n",
-    "rows as JSON": f"{_ROWS}Ed Poe, 38, Graz\n",
-    "prose": "Once upon a time, in a small village by the sea, there lived",
-}
-"""Texts that even a small model goes on with as one would expect."""
-SCHEMA = {
-    "type": "object",
-    "properties": {"full_name": {"type": "string", "maxLength": 20}, "age_in_years": {"type": "integer"}},
-    "required": ["full_name", "age_in_years"],
-    "additionalProperties": False,
-}
-SCHEMA_TASK = "JSON to a schema"
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -91,6 +52,9 @@ class Outcome:
     drafted: int
     accepted: int
     same: bool  # as the text without drafts, in every round
+    different: int  # rounds with another text
+    near_ties: int  # of these, where the tokens of the first difference are as likely as each other within NEAR_TIE
+    margin: float  # of log-probability, between those tokens: the largest
     controller: float  # share of the time that choosing drafts took
     why: str
 
@@ -117,7 +81,7 @@ def bench_speculation(
     backend: str = "auto",
     threads: int = 0,
     rounds: int = 5,
-    tokens: int = 192,
+    tokens: int = 256,
     folder: Path | None = None,
     draft_model: Path | None = None,
     on_step: Callable[[str], None] = lambda doing: None,
@@ -223,20 +187,39 @@ class _Session:
                 wanted = SUFFIX if name == STORE else name
                 answers[name][number] = _Answer.of(engine, Request(prompt, params, speculation=wanted, grammar=grammar))
         plain = answers.pop(PLAIN)
-        return [_outcome(task, name, answers[name], plain) for name in answers]
+        outcomes = []
+        for name in answers:
+            pairs = [(plain[number], answers[name][number]) for number in range(rounds)]
+            margins = _margins(engine, prompt, pairs)
+            outcomes.append(_outcome(task, name, answers[name], plain, margins))
+        return outcomes
 
     def _make(self, text: Text) -> Drafter:
         store = self._shared.store.snapshot() if self._drafter == STORE else None
         return SuffixDrafter(text.prompt, Survival.prior(), store)
 
 
-def _outcome(task: str, name: str, answers: Mapping[int, _Answer], plain: Mapping[int, _Answer]) -> Outcome:
+def _margins(engine: Engine, prompt: Sequence[int], pairs: Sequence[tuple[_Answer, _Answer]]) -> list[float]:
+    """By how much the first difference of each pair was decided, in log-probability. Same texts give none."""
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=20, ignore_eos=True)
+    margins = []
+    for plain, drafted in pairs:
+        place = first_difference(plain.ids, drafted.ids)
+        if place is not None and place < min(len(plain.ids), len(drafted.ids)):
+            asked = _Answer.of(engine, Request([*prompt, *plain.ids[:place]], params, speculation=PLAIN))
+            margins.append(margin_at(asked.top, plain.ids[place], drafted.ids[place]))
+    return margins
+
+
+def _outcome(
+    task: str, name: str, answers: Mapping[int, _Answer], plain: Mapping[int, _Answer], margins: Sequence[float]
+) -> Outcome:
     rates, usual = ({number: each.rate for number, each in of.items()} for of in (answers, plain))
     speedup = ratio(rates, usual)
     assert speedup is not None
     last = answers[max(answers)].finished
     told = last.speculation
-    texts = {each.ids for each in (*answers.values(), *plain.values())}
+    different = sum(answers[number].ids != plain[number].ids for number in answers)
     return Outcome(
         task=task,
         drafter=name,
@@ -245,7 +228,10 @@ def _outcome(task: str, name: str, answers: Mapping[int, _Answer], plain: Mappin
         tokens_per_step=told.tokens / told.steps if told.steps else 1.0,
         drafted=last.usage.drafted,
         accepted=last.usage.accepted,
-        same=len(texts) == 1,
+        same=not different,
+        different=different,
+        near_ties=sum(margin <= NEAR_TIE for margin in margins),
+        margin=max(margins, default=0.0),
         controller=told.controller,
         why=told.why,
     )
@@ -262,6 +248,7 @@ class _Answer:
         self.ready = True
         self.ids: tuple[int, ...] = ()
         self.times: list[float] = []
+        self.top: tuple[tuple[int, float], ...] = ()  # the most likely tokens of the last place, where asked for
         self._end: Future[Finished] = Future()
 
     @classmethod
@@ -284,6 +271,8 @@ class _Answer:
         elif isinstance(event, (TextDelta, ReasoningDelta)):
             self.ids += event.ids
             self.times += [time.perf_counter()] * len(event.ids)
+            if event.logprobs:
+                self.top = tuple((token, logprob) for token, _, logprob in event.logprobs[-1].top)
 
     def fail(self, error: BaseException) -> None:
         self._end.set_exception(error)

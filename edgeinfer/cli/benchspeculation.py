@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--backend", type=click.Choice(["auto", "mlx", "llama.cpp"]), default="auto", help="Default: auto.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: physical cores.")
 @click.option("--rounds", type=click.IntRange(1), default=5, help="Measurements of each figure. Default: 5.")
-@click.option("--tokens", type=click.IntRange(8, 1024), default=192, help="Tokens of each answer. Default: 192.")
+@click.option("--tokens", type=click.IntRange(8, 1024), default=256, help="Tokens of each answer. Default: 256.")
 @click.option("--draft-model", default="", metavar="MODEL", help="A second, smaller model to compare.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of tables.")
 def command(model: str, backend: str, threads: int, rounds: int, tokens: int, draft_model: str, as_json: bool) -> None:
@@ -29,8 +29,9 @@ def command(model: str, backend: str, threads: int, rounds: int, tokens: int, dr
 
     "suffix" drafts from the text alone, "suffix + store" from earlier answers as well, which after the first round hold
     the very same one: a job that is repeated; what else the model has drafts beside them. "worst" is the least speedup
-    over any 512 tokens in a row, "thinking" the share of time that choosing drafts took. What is learned of this
-    machine's costs is kept for later runs.
+    over any 512 tokens in a row, "thinking" the share of time that choosing drafts took. Where drafts change a text, as
+    they may with llama.cpp, the first difference should be a near-tie: two tokens that are all but equally likely. What
+    is learned of this machine's costs is kept for later runs.
     """
     from edgeinfer.bench.speculation import bench_speculation
     from edgeinfer.hub.sources import resolve
@@ -87,10 +88,19 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         f"{outcome.worst:.2f}",
         f"{outcome.tokens_per_step:.2f}",
         f"{outcome.accepted}/{outcome.drafted}",
-        "same" if outcome.same else "differs",
+        _same(outcome),
         f"{outcome.controller:.1%}",
         outcome.why,
     )
+
+
+def _same(outcome: Outcome) -> str:
+    """Where a text differs: how often, and whether the model had no preference at the first difference."""
+    if outcome.same:
+        return "same"
+    if outcome.near_ties == outcome.different:
+        return f"{outcome.different} near-ties, ≤{outcome.margin:.3f}"
+    return f"{outcome.different} differ by {outcome.margin:.2f}"
 
 
 def _spread(spread: Spread, factor: float = 1.0) -> str:

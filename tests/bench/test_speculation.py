@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.bench.speculation import ROWS, SCHEMA_TASK, STORE, SUFFIX, TASKS, bench_speculation, worst_window
+from edgeinfer.bench.speculation import ROWS, STORE, SUFFIX, bench_speculation, worst_window
+from edgeinfer.bench.tasks import SCHEMA_TASK, TASKS
+from edgeinfer.bench.ties import NEAR_TIE, first_difference, margin_at
 from edgeinfer.cli.benchspeculation import tables_of
 from tests.tiny import tiny_gguf
 
@@ -38,6 +40,25 @@ def test_the_curve_and_every_task_with_every_drafter(tiny: Path, tmp_path: Path)
     for word in (*TASKS, SCHEMA_TASK, SUFFIX, STORE, "layer_skip", "same", "worst", "rows", "speedup"):
         assert word in shown
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_where_drafts_change_a_text_the_difference_is_weighed(tiny: Path) -> None:
+    """The rows of a step on llama.cpp depend on each other by rounding: there a text may turn at a near-tie."""
+    measured = bench_speculation(tiny, backend="llama.cpp", threads=1, rounds=2, tokens=64)
+    for each in measured.outcomes:
+        assert each.same is (each.different == 0)
+        assert each.near_ties == each.different
+        assert each.margin <= NEAR_TIE
+
+
+def test_differences_are_found_and_weighed() -> None:
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 2, 3], [1, 5, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2
+    top = ((7, -0.5), (8, -0.53), (9, -3.0))
+    assert margin_at(top, 8, 7) == pytest.approx(0.03)
+    assert margin_at(top, 7, 9) > NEAR_TIE
+    assert margin_at(top, 7, 1) > NEAR_TIE
 
 
 def test_it_is_a_command_of_its_own_beside_bench(tiny: Path) -> None:
