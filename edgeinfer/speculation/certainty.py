@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 _EDGES = (0.3, 0.5, 0.7, 0.85, 0.95)
@@ -28,16 +30,16 @@ class Learned:
         self._places = [[_PLACE_PRIOR, _PRIOR_WEIGHT] for _ in range(_PLACES)]
         self._unused = 0
         self._patience = _PROBES[0]
+        self._forecast: list[float] = []  # as long as it holds
 
     def forecast(self, limit: int) -> Sequence[float]:
         self._unused += 1
         if self._unused > self._patience:
             return [_PRIOR_PROBE] if limit else []
-        survival, chance = [], 1.0
-        for place in range(limit):
-            chance *= self._places[min(place, _PLACES - 1)][0]
-            survival.append(chance)
-        return survival
+        if len(self._forecast) != limit:
+            chances = (self._places[min(place, _PLACES - 1)][0] for place in range(limit))
+            self._forecast = list(accumulate(chances, mul))
+        return self._forecast
 
     def survival(self, certainty: Sequence[float]) -> Sequence[float]:
         survival, chance = [], 1.0
@@ -50,6 +52,7 @@ class Learned:
         if self._unused > self._patience:
             self._patience = _PROBES[0] if accepted else min(2 * self._patience, _PROBES[1])
         self._unused = 0
+        self._forecast = []
         for place, each in enumerate(certainty[: accepted + 1]):
             for cell in (self._bands[bisect_right(_EDGES, each)], self._places[min(place, _PLACES - 1)]):
                 cell[1] = min(cell[1] + 1, _MEMORY)
@@ -64,7 +67,7 @@ class Learned:
         fits = len(bands) == len(_PRIOR) and len(places) == _PLACES
         if not fits or not all(0 <= rate <= 1 and 0 < weight <= _MEMORY for rate, weight in bands + places):
             raise ValueError("not a table of certainty")
-        self._bands, self._places = bands, places
+        self._bands, self._places, self._forecast = bands, places, []
 
 
 class Price:

@@ -14,6 +14,7 @@ from edgeinfer.speculation.drafter import EMPTY, HOPEFUL, Computing, Draft, Glan
 from edgeinfer.speculation.seat import Seat, Stopwatch
 from edgeinfer.types import DrafterReport, Speculation
 
+_REPRICE = 0.02  # change of a plain step's seconds that prices follow
 TOGETHER = 8
 """Plain steps that may wait to be learned from at one time: what that needs has left the caches in between."""
 _log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Pilot:
         self.draft: Sequence[int] = ()  # to verify in this step
         self.leaving = False  # the pipeline, for a draft in the next step
         self.fresh = 0  # tokens of this step
+        self.refused: tuple[Draft, Terms, float] | None = None  # a forecast that does not pay, its terms and margin
         self.hope = bool(seats)  # that a draft may pay in the next step: whether to ask for an offer
         self.terms: Terms | None = None  # of a step, once they are known
         self.waiting: list[float] = []  # seconds of plain steps of one token that are still to be learned from
@@ -126,6 +128,7 @@ class Pilot:
         started, thought = time.perf_counter(), self._watch.start()
         seat.offer = self._asked(seat, length)
         self.spent, self.drafting = time.perf_counter() - started, self._watch.stop(thought)
+        seat.forecast = EMPTY
         seat.price.learn(max(1, len(seat.offer.tokens)), self.spent, plain)
         return seat.offer
 
@@ -262,7 +265,11 @@ class Pilot:
         except Exception as error:  # likewise
             self._fell(seat, error)
             return EMPTY
-        return Draft((), survival, prices=price.of(len(survival), plain)) if survival else EMPTY
+        if not survival:
+            return EMPTY
+        if survival is not seat.forecast.survival or abs(plain - seat.priced_at) > _REPRICE * plain:
+            seat.forecast, seat.priced_at = Draft((), survival, prices=price.of(len(survival), plain)), plain
+        return seat.forecast
 
     def _asked(self, seat: Seat, limit: int) -> Draft:
         try:

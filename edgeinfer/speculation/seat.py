@@ -40,6 +40,8 @@ class Seat:
     price: Price | None = None
     account: Account = field(default_factory=Account)
     offer: Draft = EMPTY
+    forecast: Draft = EMPTY  # the last one, and the seconds of a plain step that its prices are in
+    priced_at: float = 0.0
     offered: bool = False
     drafted: int = 0
     accepted: int = 0

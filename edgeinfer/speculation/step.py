@@ -56,6 +56,9 @@ def settle_drafts(candidates: Sequence[Candidate], now: Now) -> None:
     drafts = [each.pilot.offer(each.room, now) if each.pilot else EMPTY for each in candidates]
     if not any(map(now.hopeful, candidates, drafts)):
         return
+    alone = candidates[0].pilot if sequences == 1 else None
+    if alone is not None and alone.refused == (drafts[0], now.terms, alone.account.margin):
+        return
     offers = [
         Offer(candidate, candidate.pilot, rest)
         for candidate, draft in zip(candidates, drafts, strict=True)
@@ -68,6 +71,9 @@ def settle_drafts(candidates: Sequence[Candidate], now: Now) -> None:
             if offer.length and offer.pilot.forecasting and not offer.candidate.pipelined:
                 offer.draft = offer.pilot.make(offer.length, now.plain)
         _admit(offers, sequences, now, margin)
+    if alone is not None and not offers[0].length:
+        alone.refused = (drafts[0], now.terms, margin) if alone.forecasting else None
+        return
     leaves = _worth(offers, sequences, now) > now.terms.bubble
     for offer in offers:
         if not offer.candidate.pipelined:

@@ -100,16 +100,28 @@ Hope Matcher::hope(const Guess& guess, bool pipelined) const {
   const int count = int(guess.survival.size()) - pipelined;
   if (count < 1 || survival[0] < (pipelined ? terms_.least_pipelined : terms_.least)) return Hope::faint;
   if (terms_.sequences > 1) return Hope::real;
-  return saving(survival, count) > (pipelined ? terms_.bubble : 0) ? Hope::real : Hope::faint;
+  int best_count;
+  return saving(survival, count, best_count) > (pipelined ? terms_.bubble : 0) ? Hope::real : Hope::faint;
+}
+
+int Matcher::worthwhile(const Guess& guess) const {
+  const int count = int(guess.survival.size());
+  if (terms_.ratios == nullptr || terms_.sequences > 1 || count < 2) return count;
+  int whole, rest;  // the latter where the first token is being computed already
+  saving(guess.survival.data(), count, whole);
+  saving(guess.survival.data() + 1, count - 1, rest);
+  return std::max({1, whole, rest ? rest + 1 : 0});
 }
 
 // Plain steps that the best of all lengths saves; controller.admit for one sequence.
-double Matcher::saving(const double* survival, int count) const {
+double Matcher::saving(const double* survival, int count, int& best_count) const {
   double expected = 1, best = (1 + terms_.margin) / terms_.ratios[1], saved = 0;
+  best_count = 0;
   for (int rows = 2; rows <= std::min(count + 1, MOST_DRAFTED); rows++) {
     expected += survival[rows - 2];
     if (expected > best * terms_.ratios[rows]) {
       best = expected / terms_.ratios[rows];
+      best_count = rows - 1;
       saved = expected - terms_.ratios[rows] / terms_.ratios[1];
     }
   }

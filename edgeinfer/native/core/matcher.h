@@ -78,6 +78,8 @@ class Matcher {
   void follow(const StoreView& store);
   // The guess that is expected to give most, of at most `limit` tokens; empty where there is none.
   const Guess& propose(int limit);
+  // How many of its tokens are worth proposing: where a step has one sequence, as far as the best of all lengths.
+  int worthwhile(const Guess& guess) const;
   // From now on.
   void set_terms(const StepTerms& terms) { terms_ = terms; }
   void observe(const std::vector<int>& tokens);
@@ -102,7 +104,7 @@ class Matcher {
   void look_up(Follower& follower);
   void look_up_store();
   Hope hope(const Guess& guess, bool pipelined) const;
-  double saving(const double* survival, int count) const;
+  double saving(const double* survival, int count, int& best_count) const;
   void advance(Follower& follower, int token);
   void guess(Follower& follower, int limit);
   Voter voter(const Follower& follower, int place, int limit) const;

@@ -59,7 +59,9 @@ struct HeldMatcher {
   std::optional<std::pair<std::vector<int>, std::vector<double>>> propose(int limit) {
     const Guess& guess = it.propose(limit);
     if (guess.tokens.empty()) return std::nullopt;
-    return std::pair(guess.tokens, guess.survival);
+    const int count = it.worthwhile(guess);
+    return std::pair(std::vector(guess.tokens.begin(), guess.tokens.begin() + count),
+                     std::vector(guess.survival.begin(), guess.survival.begin() + count));
   }
 };
 
