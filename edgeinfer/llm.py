@@ -240,11 +240,13 @@ class LLM:
         ``overflow="refuse"`` (the default: ContextLimit when the prompt does not fit) or ``"drop-oldest"`` (drops the
         oldest tokens, or whole turns of a chat; ``Finished.truncated`` says so), ``speculation="auto"`` (the default:
         tokens are drafted where that is faster, which never changes the text), ``False``, or one drafter of
-        ``info.drafters`` by name; for messages also ``tools=[...]``, which the model may call, ``reasoning="auto"``
-        (the default: as the template has it), ``False`` (it answers at once) or a number of tokens after which its
-        thoughts are closed, and ``template_options={...}`` for the chat template; and one of ``schema=`` (a JSON schema
-        or a pydantic class), ``regex=``, ``choices=[...]`` or ``grammar=`` (Lark), to which the answer then keeps. What
-        cannot be kept to is a BadRequest; an answer cut by ``max_tokens`` ends with ``length`` and is not mended.
+        ``info.drafters`` by name; for messages also ``tools=[...]``, which the model may call, with
+        ``tool_choice="auto"``, ``"none"``, ``"required"`` or the name of the one that it has to call,
+        ``reasoning="auto"`` (the default: as the template has it), ``False`` (it answers at once) or a number of tokens
+        after which its thoughts are closed, and ``template_options={...}`` for the chat template; and one of
+        ``schema=`` (a JSON schema or a pydantic class), ``regex=``, ``choices=[...]`` or ``grammar=`` (Lark), to which
+        the answer then keeps, from its first token on: without thoughts before it. What cannot be kept to is a
+        BadRequest; an answer cut by ``max_tokens`` ends with ``length`` and is not mended.
         """
         return self._engine.submit(self._request(prompt, options))
 

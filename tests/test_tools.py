@@ -83,7 +83,7 @@ def test_a_batch_row_has_openai_s_shape(llm: edgeinfer.LLM, tmp_path: Path) -> N
     rows = [
         {"custom_id": "call", "messages": say(CALL), "tools": [WEATHER]},
         {"custom_id": "none", "messages": say(CALL), "tools": [WEATHER], "tool_choice": "none"},
-        {"custom_id": "must", "messages": say(CALL), "tools": [WEATHER], "tool_choice": "required"},
+        {"custom_id": "must", "messages": say(CALL), "tools": [WEATHER], "tool_choice": "clock"},
     ]
     result = run_batch(write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl", llm, temperature=0)
     assert (result.done, result.failed) == (2, 1)

@@ -10,7 +10,9 @@ from edgeinfer.errors import BadInput, BadRequest
 from edgeinfer.generation import structured
 from edgeinfer.types import SamplingParams
 
-TEXT_FIELDS = frozenset({"custom_id", "id", "prompt", "system", "stop", "model", "user", "regex", "grammar"})
+TEXT_FIELDS = frozenset(
+    {"custom_id", "id", "prompt", "system", "stop", "model", "user", "regex", "grammar", "tool_choice"}
+)
 JSON_FIELDS = frozenset(
     {
         "messages",
@@ -28,8 +30,8 @@ _RENAMED = {"max_completion_tokens": "max_tokens"}
 _IGNORED = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 _ONLY: dict[str, Any] = {"n": 1, "best_of": 1, "stream": False, "echo": False}
 """Fields with the one value that can be met."""
-_OPTIONS = SamplingParams.names() | {"tools", "reasoning", "template_options", *structured.NAMES}
-_KNOWN = _OPTIONS | _RENAMED.keys() | _IGNORED | _ONLY.keys() | {"top_logprobs", "response_format", "tool_choice"}
+_OPTIONS = SamplingParams.names() | {"tools", "tool_choice", "reasoning", "template_options", *structured.NAMES}
+_KNOWN = _OPTIONS | _RENAMED.keys() | _IGNORED | _ONLY.keys() | {"top_logprobs", "response_format"}
 _COLUMNS = _KNOWN | {"custom_id", "id", "prompt", "messages", "system"}
 
 
@@ -47,10 +49,6 @@ def options_of(body: dict[str, Any], completion: bool) -> dict[str, Any]:
     options = {_RENAMED.get(name, name): value for name, value in given.items() if name not in _ONLY}
     if not completion:
         _chat_logprobs(options)
-    if (choice := options.pop("tool_choice", "auto")) == "none":
-        options.pop("tools", None)
-    elif choice != "auto":
-        raise BadRequest(f"tool_choice={choice!r:.40}: only 'auto' and 'none' are supported", "tool_choice")
     if "response_format" in options:
         options.update(_structure(options.pop("response_format")))
     if "stop" in options:

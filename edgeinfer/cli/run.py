@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
-import stat
 import sys
 from pathlib import Path
 from types import FrameType
@@ -14,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from edgeinfer.cli.asking import read_chat_options, read_prompt, read_structure
 from edgeinfer.cli.options import model_options, sampling_options
 from edgeinfer.cli.progress import download_progress
 from edgeinfer.cli.tables import facts, width
-from edgeinfer.cli.terminal import checked_text, note, read_text
+from edgeinfer.cli.terminal import note
 from edgeinfer.errors import BadRequest
 from edgeinfer.sanitize import sanitize
 from edgeinfer.types import (
@@ -26,7 +25,6 @@ from edgeinfer.types import (
     OFF,
     Event,
     Finished,
-    Message,
     ReasoningDelta,
     Reply,
     ReplyBuilder,
@@ -64,6 +62,9 @@ if TYPE_CHECKING:
 @click.option("--schema", default="", metavar="JSON|FILE", help="A JSON schema that the answer keeps to.")
 @click.option("--regex", default="", help="A regular expression that the answer keeps to.")
 @click.option("--tools", default="", metavar="JSON|FILE", help="Tools that the model may call, as OpenAI lists them.")
+@click.option(
+    "--tool-choice", default="", metavar="WORD|NAME", hidden=True, help="auto, none, required, or one by name."
+)
 @click.option(
     "--reasoning",
     default="auto",
@@ -107,6 +108,7 @@ def command(
     schema: str,
     regex: str,
     tools: str,
+    tool_choice: str,
     reasoning: str,
     receipt: Path | None,
     speculation: str,
@@ -124,13 +126,16 @@ def command(
 
     The answer goes to stdout, a summary to stderr. --help-all shows every option.
     """
-    text, system = read_prompt(prompt, piped=not distributed), checked_text(system, "--system")
-    if raw and (system or template):
-        raise BadRequest("--raw goes without --system and --template: nothing is put around the prompt", "raw")
-    structure = {"schema": read_json(schema, "schema") or None, "regex": regex or None}
-    thinking = {"reasoning": read_reasoning(reasoning), "tools": read_tools(tools)}
-    if raw and any(value not in (None, "auto") for value in thinking.values()):
-        raise BadRequest("--raw goes without --tools and --reasoning, which are the chat template's", "raw")
+    asked = read_prompt(prompt, system, raw, piped=not distributed)
+    options: dict[str, Any] = {
+        "params": params,
+        "overflow": overflow,
+        "speculation": speculation,
+        **read_structure(schema, regex),
+        **read_chat_options(raw, reasoning, tools, tool_choice),
+    }
+    if raw and template:
+        raise BadRequest("--raw goes without --template: nothing is put around the prompt", "raw")
     import edgeinfer
 
     with (
@@ -148,14 +153,7 @@ def command(
             on_progress=on_progress,
         ) as llm,
     ):
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": text})
-        options: dict[str, Any] = {"params": params, "overflow": overflow, "speculation": speculation, **structure}
-        options |= {} if raw else thinking
-        asked = text if raw else messages
-        stream = llm.stream(asked, **options)
-        printer = None if as_json else _Printer()
-        reply, interrupted = _follow(stream, printer)
+        reply, interrupted = _follow(llm.stream(asked, **options), None if as_json else _Printer())
         for warning in reply.warnings:
             note(f"warning: {warning}")
         if as_json:
@@ -168,53 +166,6 @@ def command(
             receipt.write_text(llm.receipt(asked, reply, **options).to_json() + "\n", encoding="utf-8")
     if interrupted:
         raise KeyboardInterrupt
-
-
-def read_prompt(prompt: str | None, piped: bool = True) -> str:
-    """The prompt of the command line with that of stdin behind it. mlx.launch's stdin is a pipe that never ends."""
-    given = "" if prompt in (None, "-") else checked_text(prompt, "the prompt")
-    text = "\n\n".join(part for part in (given, _piped(prompt) if piped else "") if part)
-    if not text.strip():
-        raise BadRequest('the prompt is empty; give one: edgeinfer run "Why is the sky blue?"', "prompt")
-    return text
-
-
-def read_json(text: str, option: str) -> str:
-    """JSON, given itself or in a file."""
-    if not text or text.lstrip().startswith(("{", "[")):
-        return text
-    try:
-        return Path(text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"--{option} {text:.60}: neither JSON nor a file ({error})", option) from None
-
-
-def read_tools(text: str) -> list[Any] | None:
-    if not text:
-        return None
-    try:
-        tools = json.loads(read_json(text, "tools"))
-    except ValueError as error:
-        raise BadRequest(f"--tools: no JSON ({error})", "tools") from None
-    return tools if isinstance(tools, list) else [tools]
-
-
-def read_reasoning(text: str) -> str | int:
-    if text == "auto":
-        return text
-    if text == "off":
-        return False
-    if not text.isdecimal():
-        raise BadRequest(f"--reasoning {text:.40}: expected auto, off or a number of tokens", "reasoning")
-    return int(text)
-
-
-def _piped(prompt: str | None) -> str:
-    """Text on stdin. Beside a prompt only a pipe or a file is read: what a service has for stdin may never end."""
-    mode = os.fstat(sys.stdin.fileno()).st_mode
-    if prompt == "-" or (prompt is None and not sys.stdin.isatty()) or stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
-        return read_text(sys.stdin).removesuffix("\n")
-    return ""
 
 
 def _follow(stream: Stream, printer: _Printer | None) -> tuple[Reply, bool]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgeinfer.errors import BadRequest
-from edgeinfer.generation import structured
+from edgeinfer.generation import structured, toolchoice
 from edgeinfer.generation.context import Overflow, checked_overflow
 from edgeinfer.tokenizer.messages import plain_mappings
 from edgeinfer.types import AUTO, DRAFTERS, OFF, SamplingParams
@@ -22,21 +22,32 @@ class Options:
     overflow: Overflow = "refuse"
     speculation: str = AUTO
     tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: str = toolchoice.AUTO  # or none, required, or the name of one
     thoughts: int | None = None  # tokens; None: as many as the model likes
     template: Mapping[str, Any] = field(default_factory=dict)  # variables of the chat template
     grammar: str = ""
+
+    @property
+    def thoughtless(self) -> bool:
+        """The answer begins at once; one that keeps to a grammar does so from its first token on."""
+        return self.thoughts == 0 or bool(self.grammar) or toolchoice.forces(self.tool_choice)
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Options:
         """Raises BadRequest that names the option, an unknown one with the nearest that is known."""
         rest = dict(given)
+        structure = {name: rest.pop(name, None) for name in structured.NAMES}
+        tools = plain_mappings(rest.pop("tools", None), "tools")
+        wanted = [name for name, value in structure.items() if value is not None]
+        choice = toolchoice.checked(rest.pop("tool_choice", toolchoice.AUTO), tools, wanted)
         return cls(
             overflow=checked_overflow(rest.pop("overflow", "refuse")),
             speculation=_speculation(rest.pop("speculation", AUTO)),
-            tools=plain_mappings(rest.pop("tools", None), "tools"),
-            thoughts=_thoughts(rest.pop("reasoning", AUTO)),
+            tools=None if choice == toolchoice.NONE else tools,
+            tool_choice=choice,
+            thoughts=_thoughts(rest.pop("reasoning", AUTO), bool(wanted) or toolchoice.forces(choice)),
             template=_variables(rest.pop("template_options", None)),
-            grammar=structured.compiled({name: rest.pop(name, None) for name in structured.NAMES}),
+            grammar=structured.compiled(structure),
             params=_params(rest),
         )
 
@@ -62,10 +73,12 @@ def _speculation(value: object) -> str:
     )
 
 
-def _thoughts(value: object) -> int | None:
+def _thoughts(value: object, structured: bool) -> int | None:
     if value == AUTO:
         return None
     if value is False or (type(value) is int and value >= 0):
+        if value and structured:
+            raise BadRequest(f"reasoning={value}: an answer that keeps to a grammar has no thoughts", "reasoning")
         return int(value)
     raise BadRequest(f"reasoning={value!r:.40}: expected 'auto', False or a number of tokens", "reasoning")
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from typing_extensions import TypeIs
 
 from edgeinfer.errors import BadRequest
-from edgeinfer.generation import toolcalls
+from edgeinfer.generation import toolcalls, toolchoice
 from edgeinfer.generation.context import fit_messages, fit_tokens
 from edgeinfer.generation.options import Options
 from edgeinfer.generation.reasoning import Reasoning, closing, opened_by, switched_off
@@ -57,10 +57,10 @@ class Prompter:
     def encoded(self, messages: Sequence[Message], options: Options) -> Encoded:
         """A conversation through the template; with no thoughts allowed, the model has none to write after it."""
         template, source = options.template, self._template.source(bool(options.tools))
-        if options.thoughts == 0:
+        if options.thoughtless:
             template = {**switched_off(source), **template}
         encoded = self._template.encode(messages, self._tokenizer, tools=options.tools, **template)
-        closed = closing(encoded.text, source) if options.thoughts == 0 else ""
+        closed = closing(encoded.text, source) if options.thoughtless else ""
         if not closed:
             return encoded
         ids = self._tokenizer.encode(closed, special=True)
@@ -84,16 +84,28 @@ class Prompter:
         if options.tools and calls is None:
             warnings += ("the chat template knows no tools; the model was not told of them",)
         opened = opened_by(encoded.text)
+        forced = self._forced(options, calls)
         return Request(
             encoded.ids,
             options.params,
             truncated,
-            reasoning=None if options.grammar else Reasoning(opened=opened, budget=options.thoughts),
+            reasoning=None if options.grammar or forced else Reasoning(opened=opened, budget=options.thoughts),
             tools=None if options.grammar else calls,
             warnings=warnings,
-            grammar=options.grammar,
+            grammar=options.grammar or forced,
             speculation=options.speculation,
         )
+
+    def _forced(self, options: Options, calls: toolcalls.Tools | None) -> str:
+        """The grammar of the call that has to come, or nothing."""
+        if not toolchoice.forces(options.tool_choice):
+            return ""
+        if calls is None or not options.tools:
+            raise BadRequest(
+                f"tool_choice={options.tool_choice!r}: the chat template knows no tools; use a model that does",
+                "tool_choice",
+            )
+        return toolchoice.grammar(options.tool_choice, calls, options.tools, self._tokenizer)
 
     @cached_property
     def _template_warnings(self) -> tuple[str, ...]:

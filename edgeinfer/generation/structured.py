@@ -56,6 +56,17 @@ def compiled(options: Mapping[str, Any]) -> str:
     return str(text)
 
 
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """A JSON schema, checked, as a part of a grammar in Lark's language."""
+    compiled({"schema": schema})
+    return "%json " + json.dumps({"x-guidance": {"whitespace_pattern": _WHITE_SPACE}, **schema})
+
+
+def assembled(rules: str) -> str:
+    """The grammar of rules that were made here and may name tokens by ``<[id]>``, which only a model can check."""
+    return str(_library().LLMatcher.grammar_from_lark(rules))
+
+
 class Structure:
     """A vocabulary as llguidance knows it; made once for a model."""
 

@@ -27,6 +27,7 @@ Calls: TypeAlias = list[tuple[str, dict[str, Any]]]
 class ToolFormat:
     """``marks``: a template with all of these texts uses it. A call begins with one of ``starts`` and goes on to
     ``end``, or without one to the end of the answer. ``bare``: an answer that begins with one of these signs is a call.
+    ``spelling``: what stands before, between and behind the name and its arguments where a call is forced.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ToolFormat:
     starts: tuple[str, ...]
     end: str
     parse: Callable[[str, Types], Calls]  # of what stands between; raises ValueError
+    spelling: tuple[str, str, str]
     bare: str = ""
 
 
@@ -161,15 +163,23 @@ def _harmony(text: str, types: Types) -> Calls:
 
 
 def _gemma(text: str, types: Types) -> Calls:
-    """``call:name{key:value}``, keys bare and strings between quote tokens."""
+    """``call:name{key:value}``, keys bare and strings between quote tokens. JSON is taken as well."""
     match = re.fullmatch(r"\s*call:([\w.-]+)(\{.*\})\s*", text, re.DOTALL)
     if match is None:
         raise ValueError("expected call:name{…}")
-    parts = re.split(r'<\|"\|>|<escape>', match[2])
+    try:
+        arguments = json.loads(match[2])
+    except ValueError:
+        arguments = json.loads(_quoted(match[2]))
+    return [_call({"name": match[1], "arguments": arguments})]
+
+
+def _quoted(text: str) -> str:
+    """Gemma's object as JSON."""
+    parts = re.split(r'<\|"\|>|<escape>', text)
     bare = (re.sub(r"([{,]\s*)([A-Za-z_][\w.-]*)\s*:", r'\1"\2":', part) for part in parts[::2])
     quoted = (json.dumps(part) for part in parts[1::2])
-    pieces = [piece for pair in zip(bare, [*quoted, ""], strict=True) for piece in pair]
-    return [_call({"name": match[1], "arguments": json.loads("".join(pieces))})]
+    return "".join(piece for pair in zip(bare, [*quoted, ""], strict=True) for piece in pair)
 
 
 def _python(text: str, types: Types) -> Calls:
@@ -219,31 +229,108 @@ _NAMED = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(\{.*\})", re.
 _DEEPSEEK = re.compile(r"<｜tool▁call▁begin｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL)
 _FENCED = re.compile(r"([^\n]+)\n```(?:json)?\n(.*?)\n?```", re.DOTALL)
 
+_JSON_NAME, _JSON_ARGUMENTS, _JSON_PARAMETERS = '{"name": "', '", "arguments": ', '", "parameters": '
+
 FORMATS = (
-    ToolFormat(
+    ToolFormat(  # gpt-oss
         "harmony",
         ("<|channel|>", "functions"),
         ("<|channel|>commentary to=functions.", "<|start|>assistant<|channel|>commentary to=functions."),
         "",
         _harmony,
-    ),  # gpt-oss
-    ToolFormat("deepseek", ("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁begin｜>",), "<｜tool▁calls▁end｜>", _deepseek),
-    ToolFormat("mistral", ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), "", _mistral),  # Mistral, Ministral, Magistral
-    ToolFormat("gemma", ("<|tool_call>",), ("<|tool_call>",), "<tool_call|>", _gemma),  # Gemma 4
+        ("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),
+    ),
+    ToolFormat(
+        "deepseek",
+        ("<｜tool▁calls▁begin｜>",),
+        ("<｜tool▁calls▁begin｜>",),
+        "<｜tool▁calls▁end｜>",
+        _deepseek,
+        (
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+            "\n```json\n",
+            "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+    ),
+    ToolFormat(  # Ministral 3, Magistral
+        "mistral-args",
+        ("[TOOL_CALLS]", "[ARGS]"),
+        ("[TOOL_CALLS]",),
+        "",
+        _mistral,
+        ("[TOOL_CALLS]", "[ARGS]", ""),
+    ),
+    ToolFormat(
+        "mistral",
+        ("[TOOL_CALLS]",),
+        ("[TOOL_CALLS]",),
+        "",
+        _mistral,
+        (f"[TOOL_CALLS][{_JSON_NAME}", _JSON_ARGUMENTS, "}]"),
+    ),
+    ToolFormat(  # Gemma 4
+        "gemma",
+        ("<|tool_call>",),
+        ("<|tool_call>",),
+        "<tool_call|>",
+        _gemma,
+        ("<|tool_call>call:", "", "<tool_call|>"),
+    ),
     ToolFormat(
         "function-gemma",
         ("<start_function_call>",),
         ("<start_function_call>",),
         "<end_function_call>",
         _gemma,
+        ("<start_function_call>call:", "", "<end_function_call>"),
     ),
-    ToolFormat("phi", ("<|tool_call|>", "<|/tool_call|>"), ("<|tool_call|>",), "<|/tool_call|>", _json),  # Phi 4 mini
-    ToolFormat("granite", ("<|tool_call|>",), ("<|tool_call|>",), "", _json),  # Granite 3
-    ToolFormat("command", ("<|START_ACTION|>",), ("<|START_ACTION|>",), "<|END_ACTION|>", _json),  # Command A
-    ToolFormat("tagged", ("<tool_call>",), ("<tool_call>",), "</tool_call>", _tagged),  # Hermes, Qwen, GLM, SmolLM3
-    ToolFormat("python-tag", ("<|python_tag|>",), ("<|python_tag|>",), "", _json, bare="{"),  # Llama 3.1
-    ToolFormat("python", ("[func_name1(",), (), "", _python, bare="[{"),  # Llama 3.2 and 4, OLMo
-    ToolFormat("json", (), (), "", _json, bare="{["),  # Llama 3.2's default, and whoever teaches JSON in words
+    ToolFormat(  # Phi 4 mini
+        "phi",
+        ("<|tool_call|>", "<|/tool_call|>"),
+        ("<|tool_call|>",),
+        "<|/tool_call|>",
+        _json,
+        (f"<|tool_call|>[{_JSON_NAME}", _JSON_ARGUMENTS, "}]<|/tool_call|>"),
+    ),
+    ToolFormat(  # Granite 3
+        "granite",
+        ("<|tool_call|>",),
+        ("<|tool_call|>",),
+        "",
+        _json,
+        (f"<|tool_call|>[{_JSON_NAME}", _JSON_ARGUMENTS, "}]"),
+    ),
+    ToolFormat(  # Command A
+        "command",
+        ("<|START_ACTION|>",),
+        ("<|START_ACTION|>",),
+        "<|END_ACTION|>",
+        _json,
+        ('<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "', _JSON_PARAMETERS, "}]<|END_ACTION|>"),
+    ),
+    ToolFormat(  # Hermes, Qwen, GLM, SmolLM3
+        "tagged",
+        ("<tool_call>",),
+        ("<tool_call>",),
+        "</tool_call>",
+        _tagged,
+        (f"<tool_call>\n{_JSON_NAME}", _JSON_ARGUMENTS, "}\n</tool_call>"),
+    ),
+    ToolFormat(  # Llama 3.1
+        "python-tag",
+        ("<|python_tag|>",),
+        ("<|python_tag|>",),
+        "",
+        _json,
+        (f"<|python_tag|>{_JSON_NAME}", _JSON_PARAMETERS, "}"),
+        bare="{",
+    ),
+    ToolFormat(  # Llama 3.2 and 4, OLMo
+        "python", ("[func_name1(",), (), "", _python, (f"[{_JSON_NAME}", _JSON_PARAMETERS, "}]"), bare="[{"
+    ),
+    ToolFormat(  # Llama 3.2's default, and whoever teaches JSON in words
+        "json", (), (), "", _json, (_JSON_NAME, _JSON_PARAMETERS, "}"), bare="{["
+    ),
 )
 """In the order in which they are looked for."""
 

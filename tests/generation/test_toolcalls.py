@@ -27,6 +27,7 @@ TEXTS = {
     "deepseek": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
     '{"place": "Paris", "days": 3}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
     "mistral": '[TOOL_CALLS] [{"name": "weather", "arguments": {"place": "Paris", "days": 3}, "id": "abcdefghi"}]',
+    "mistral-args": '[TOOL_CALLS]weather[ARGS]{"place": "Paris", "days": 3}',
     "gemma": '<|tool_call>call:weather{days:3,place:<|"|>Paris<|"|>}<tool_call|>',
     "function-gemma": "<start_function_call>call:weather{days:3,place:<escape>Paris<escape>}<end_function_call>",
     "phi": '<|tool_call|>[{"name": "weather", "arguments": {"place": "Paris", "days": 3}}]<|/tool_call|>',
