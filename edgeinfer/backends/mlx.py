@@ -259,14 +259,15 @@ class MLXBackend:
             self._file.check_unchanged()
         views: list[View] = []
         plans: list[Plan | None] = []
+        paged = self._sees_pages(chunks)
         for chunk in chunks:
             start, state = (views[-1].stop if views else 0), chunk.state
             stop = start + _count(chunk.tokens)
             wanted = {"none": range(0), "last": range(stop - 1, stop), "all": range(start, stop)}[chunk.rows]
-            plans.append(state.cached.plan(stop - start))
+            plans.append(state.cached.plan(stop - start) if paged else None)
             frames = plans[-1].frames if plans[-1] else ()
             views.append(View(start, stop, state.length, state.cached.layers, wanted, frames))
-        places = self._layout.places if self._layout.seals else ()
+        places = self._layout.places if paged else ()
         trace: list[mx.array] | None = [] if any(chunk.state.trace is not None for chunk in chunks) else None
         with ops.threads(self._threads):
             logits = self._forward(Batch(_joined(chunks), views, trace, places))
@@ -285,6 +286,12 @@ class MLXBackend:
         if len(views) == 1:
             return [logits]
         return [logits[start:stop] for start, stop in pairwise(borders)]
+
+    def _sees_pages(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether a step has to know of pages. A recorded model's buffers are the same with and without them."""
+        if not self._layout.seals:
+            return False
+        return not self.recorded or not all(chunk.state.cached.is_plain(_count(chunk.tokens)) for chunk in chunks)
 
     def _tidy(self, rows: int) -> None:
         """Gives back the buffers of a prompt, once the tokens behind it show that they have all been let go."""

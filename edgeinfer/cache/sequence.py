@@ -66,6 +66,12 @@ class CachedSequence:
         """All that is allocated, pages that others share included."""
         return sum(layer.nbytes for layer in self.layers) + sum(block.nbytes for block in self.blocks)
 
+    def is_plain(self, rows: int) -> bool:
+        """Whether a step of ``rows`` tokens sees no page, and all that it sees lies where it would without pages."""
+        if self.blocks or self.layout.pages(self.length + rows - 1):
+            return False
+        return self.starts == self.layout.beginnings() == self.layout.starts(self.length)
+
     def plan(self, rows: int) -> Plan | None:
         """What a step of ``rows`` tokens needs; None where nothing is ever sealed. Changes nothing."""
         if not self.layout.seals:

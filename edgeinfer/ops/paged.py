@@ -9,7 +9,7 @@ what its next row may see, and nothing sealed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
@@ -85,10 +85,10 @@ class Place:
     keys: RowCodec | None = None
     values: RowCodec | None = None
     widths: tuple[int, int] = (0, 0)  # bits, where there are kernels for the code
+    native: tuple[int, int, int] = field(init=False)  # what the native operations take, at every token
 
-    @property
-    def native(self) -> tuple[int, int, int]:
-        return (self.offset, *self.widths)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "native", (self.offset, *self.widths))
 
 
 @dataclass(frozen=True, slots=True)

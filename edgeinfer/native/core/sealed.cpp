@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "engine.h"
 #include "kernels.h"
 #include "pool.h"
 #include "scratch.h"
@@ -79,7 +80,22 @@ void seal(const PageFormat& format, const CacheView& buffer, int kv_heads, int r
   Pool::shared().run(kv_heads, [&](int head) { isa.seal(format, buffer, head, row, page + head * format.bytes()); });
 }
 
-void attend_sealed(const AttendCall& call, const PageFormat& format, const std::vector<SealedView>& sequences) {
+void attend_sealed(const AttendCall& call, const PageFormat& format, const std::vector<SealedView>& all) {
+  std::vector<SequenceView> before;  // rows that see no page: attention as it is without pages, and the same result
+  std::vector<SealedView> sequences;
+  for (const SealedView& each : all) {
+    int rows = 0;
+    while (rows < each.rows && frontier(each.start + rows) == SINKS) rows++;
+    if (rows) before.push_back({each.buffer, each.first_row, rows, each.start});
+    if (rows < each.rows) {
+      sequences.push_back(each);
+      sequences.back().first_row += rows;
+      sequences.back().rows -= rows;
+      sequences.back().start += rows;
+    }
+  }
+  if (!before.empty()) attend(call, before);
+  if (sequences.empty()) return;
   Pool& pool = Pool::shared();
   const std::vector<Work> list = divide(call, sequences);
   if (int(list.size()) < 8 * pool.threads()) return attend_by_chunk(call, format, list, pool);

@@ -26,19 +26,33 @@ INLINE const Rotation& rotation() {
 
 INLINE int rotated_block(int dim) { return dim & -dim; }
 
-// Walsh–Hadamard transform of each block of a row, orthonormal: its own inverse.
+// Of lanes that are `half` apart: their sum in the lower one, lower - higher in the other.
+template <int half>
+INLINE F butterfly(F v) {
+  I lane;
+  UNROLL for (int i = 0; i < W; i++) lane[i] = i;
+  return crossed<half>(v) + ((lane & half) != 0 ? -v : v);
+}
+
+// Walsh–Hadamard transform of each block of a row, orthonormal: its own inverse. Blocks are whole strips.
 INLINE void transform_row(float* x, int dim) {
   const int block = rotated_block(dim);
+  for (int d = 0; d < dim; d += W) {
+    F v = butterfly<2>(butterfly<1>(load<F>(x + d)));
+    if constexpr (W > 4) v = butterfly<4>(v);
+    if constexpr (W > 8) v = butterfly<8>(v);
+    store(x + d, v);
+  }
   for (int first = 0; first < dim; first += block)
-    for (int half = 1; half < block; half *= 2)
+    for (int half = W; half < block; half *= 2)
       for (int i = first; i < first + block; i += 2 * half)
-        for (int j = i; j < i + half; j++) {
-          const float low = x[j], high = x[j + half];
-          x[j] = low + high;
-          x[j + half] = low - high;
+        for (int j = i; j < i + half; j += W) {
+          const F low = load<F>(x + j), high = load<F>(x + j + half);
+          store(x + j, low + high);
+          store(x + j + half, low - high);
         }
-  const float norm = float(1 / __builtin_sqrt(double(block)));
-  for (int d = 0; d < dim; d++) x[d] *= norm;
+  const F norm = all(float(1 / __builtin_sqrt(double(block))));
+  for (int d = 0; d < dim; d += W) store(x + d, load<F>(x + d) * norm);
 }
 
 INLINE void rotate_row(float* x, int dim) {

@@ -46,6 +46,28 @@ INLINE float split(const float* x, int count, float most, int8_t* high, int8_t* 
   return (float)total(total_of);
 }
 
+struct Range {
+  float most;    // the largest |x|
+  float poison;  // 0, and a NaN where some x is none or an infinity
+
+  bool is_usable() const { return most >= 1e-30f && most < 3e38f; }
+};
+
+INLINE Range range_of(const float* x, int count) {
+  F most = {}, poison = {};
+  for (int i = 0; i < count; i += W) {
+    const F size = (F)((I)load<F>(x + i) & 0x7fffffff);
+    most = size > most ? size : most;
+    poison += size * 0.0f;
+  }
+  Range range = {0, 0};
+  for (int i = 0; i < W; i++) {
+    range.most = most[i] > range.most ? most[i] : range.most;
+    range.poison += poison[i];
+  }
+  return range;
+}
+
 static void prepare(const AttendCall& call, const SealedTile& tile, SealedQueries* out) {
   const int dim = call.in.head_dim, group = call.in.heads / call.in.kv_heads;
   const SealedView& sequence = *tile.sequence;
@@ -57,25 +79,20 @@ static void prepare(const AttendCall& call, const SealedTile& tile, SealedQuerie
     for (int d = 0; d < dim; d++) turned[d] = out->plain[q][d];
     for (int d = dim; d < padded; d++) turned[d] = out->high[q][d] = out->low[q][d] = 0;
     rotate_row(turned, dim);
-    float most = 0, poison = 0;
-    for (int d = 0; d < dim; d++) {
-      const float size = __builtin_fabsf(turned[d]);
-      most = size > most ? size : most;
-      poison += turned[d] * 0.0f;  // a NaN or an infinity makes it a NaN
-    }
-    if (most < 1e-30f || !(most < 3e38f)) {
+    const Range range = range_of(turned, dim);
+    if (!range.is_usable()) {
       for (int d = 0; d < dim; d++) out->high[q][d] = out->low[q][d] = 0;
       for (int g = 0; g < groups; g++) out->sum[q][g] = 0;
-      out->scale[q] = poison;
+      out->scale[q] = range.poison;
       continue;
     }
-    split(turned, padded, most, out->high[q], out->low[q]);
+    split(turned, padded, range.most, out->high[q], out->low[q]);
     for (int g = 0; g < groups; g++) {
       int sum = 0;
       for (int d = g * dim / groups; d < (g + 1) * dim / groups; d++) sum += LOW * out->high[q][d] + out->low[q][d];
       out->sum[q][g] = (float)sum;
     }
-    out->scale[q] = most / WHOLE + poison;
+    out->scale[q] = range.most / WHOLE + range.poison;
   }
 }
 
@@ -118,28 +135,19 @@ struct SplitWeights {  // of one query over the sealed positions of a chunk
 INLINE void split_weights(const float* weights, const uint8_t* const* pages, int count, int64_t scales_at, int group,
                           SplitWeights* out) {
   alignas(64) float scaled[CHUNK];
-  F most = {}, poison = {};
   for (int i = 0; i < count; i += W) {
     const uint16_t* scales = (const uint16_t*)(pages[i / PAGE] + scales_at) + group * PAGE + i % PAGE;
-    const F w = load<F>(weights + i) * load_half(scales);
-    const F size = (F)((I)w & 0x7fffffff);
-    store(scaled + i, w);
-    most = size > most ? size : most;
-    poison += w * 0.0f;
+    store(scaled + i, load<F>(weights + i) * load_half(scales));
   }
-  float largest = 0, nan = 0;
-  for (int i = 0; i < W; i++) {
-    largest = most[i] > largest ? most[i] : largest;
-    nan += poison[i];
-  }
-  if (largest < 1e-30f || !(largest < 3e38f)) {
+  const Range range = range_of(scaled, count);
+  if (!range.is_usable()) {
     for (int i = 0; i < count; i++) out->high[i] = out->low[i] = 0;
-    out->scale = nan;
+    out->scale = range.poison;
     out->sum = 0;
     return;
   }
-  out->sum = split(scaled, count, largest, out->high, out->low);
-  out->scale = largest / WHOLE + nan;
+  out->sum = split(scaled, count, range.most, out->high, out->low);
+  out->scale = range.most / WHOLE + range.poison;
 }
 
 // mixed[q][d] of the dimensions of one group, from `count` positions of up to two sealed pages.

@@ -75,6 +75,20 @@ INLINE F fma(F a, F b, F c) {
 #endif
 }
 
+// Lane i of the result is lane i ^ half.
+template <int half>
+INLINE F crossed(F v) {
+  F result;
+#if defined(__clang__)
+  UNROLL for (int i = 0; i < W; i++) result[i] = v[i ^ half];
+#else
+  I lanes;
+  UNROLL for (int i = 0; i < W; i++) lanes[i] = i ^ half;
+  result = __builtin_shuffle(v, lanes);
+#endif
+  return result;
+}
+
 // The larger of two; a NaN in `b` wins.
 INLINE F max(F a, F b) { return a > b ? a : b; }
 
