@@ -19,8 +19,8 @@ from edgeinfer.conversion.codes import Mode, Packed, mode_of, to_mlx
 from edgeinfer.conversion.tokenizing import end_tokens, tokenizer_files
 from edgeinfer.conversion.writing import Outcome, check_room
 from edgeinfer.converted.folder import CONFIG, SINGLE
+from edgeinfer.converted.matrices import as_bf16
 from edgeinfer.converted.publishing import PublishedTensor, published_settings, published_tensors
-from edgeinfer.converted.schemes import as_bf16
 from edgeinfer.errors import BadRequest
 from edgeinfer.formats.gguf import GGUFFile
 

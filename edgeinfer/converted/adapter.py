@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from edgeinfer.converted.folder import Folder, read_json
-from edgeinfer.converted.schemes import Matrix, plain
+from edgeinfer.converted.matrices import Matrix, plain
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.cursor import shown
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgeinfer.converted.adapter import draft_adapter
 from edgeinfer.converted.collecting import Collector
 from edgeinfer.converted.folder import Folder
-from edgeinfer.converted.schemes import Matrix
+from edgeinfer.converted.matrices import Matrix
 from edgeinfer.converted.settings import Settings
 from edgeinfer.converted.vocabulary import vocabulary
 from edgeinfer.errors import UnsupportedModel

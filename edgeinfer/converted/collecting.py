@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from edgeinfer.converted.families import past_the_last
 from edgeinfer.converted.folder import Folder
 from edgeinfer.converted.gptoss import BLOCKS, SCALES, expert_blocks
+from edgeinfer.converted.matrices import Matrix, Refusal, plain
 from edgeinfer.converted.quantized import scheme_of
 from edgeinfer.converted.reshaping import inputs_last, one_plus
-from edgeinfer.converted.schemes import Matrix, Refusal, plain
 from edgeinfer.converted.settings import Settings
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.cursor import shown

@@ -9,7 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.converted.folder import Folder
-from edgeinfer.converted.schemes import Blocks, Matrix, Refusal, affine_matrix, as_bf16, fp8, from_e4m3
+from edgeinfer.converted.matrices import (
+    Blocks,
+    Matrix,
+    Parts,
+    Refusal,
+    affine_matrix,
+    as_bf16,
+    from_e4m3,
+    group_order,
+    reordered,
+)
+from edgeinfer.converted.schemes import fp8, weight_groups
 from edgeinfer.quant.affine import unpack_bits
 from edgeinfer.quant.codebooks import E2M1
 from edgeinfer.quant.codec import AFFINE_BITS, CODECS
@@ -40,7 +51,9 @@ def _packed(folder: Folder, name: str, settings: Mapping[str, Any]) -> Matrix:
     if packed.shape != (rows, -(-columns * bits // 32)) or columns % 32 or groups < 1 or columns % groups:
         raise Refusal(f"{list(packed.shape)} words and {groups} groups for {shape} weights")
 
-    def parts() -> tuple[Blocks, NDArray[Any], NDArray[Any]]:
+    order = group_order(folder, f"{name}_g_idx", columns, groups)
+
+    def parts() -> Parts:
         q = unpack_bits(folder.raw(f"{name}_packed").reshape(rows, -1), bits)
         scale = folder.floats(f"{name}_scale").reshape(rows, groups)
         zeros: NDArray[Any] = np.full((rows, groups), 2 ** (bits - 1), np.float32)
@@ -49,6 +62,8 @@ def _packed(folder: Folder, name: str, settings: Mapping[str, Any]) -> Matrix:
             zeros = unpack_bits(words, bits)[:, :rows].T.astype(np.float32)
         return q, scale, -scale * zeros
 
+    if len(order):
+        return reordered((rows, columns), order, parts)
     return affine_matrix((rows, columns), bits, columns // groups, parts)
 
 
@@ -58,7 +73,7 @@ def _int8(folder: Folder, name: str) -> Matrix:
     if groups < 1 or columns % groups:
         raise Refusal(f"{groups} groups of scales for {columns} columns")
 
-    def parts() -> tuple[Blocks, NDArray[Any], NDArray[Any]]:
+    def parts() -> Parts:
         scale = folder.floats(f"{name}_scale").reshape(rows, groups)
         return folder.raw(name).reshape(rows, columns) ^ np.uint8(128), scale, np.float32(-128) * scale
 
@@ -79,10 +94,6 @@ def _nvfp4(folder: Folder, name: str) -> Matrix:
 
 def _bits(settings: Mapping[str, Any]) -> int:
     """The width that all groups of the configuration share."""
-    groups = settings.get("config_groups")
-    rows = groups.values() if isinstance(groups, dict) else ()
-    widths = {
-        row["weights"].get("num_bits") for row in rows if isinstance(row, dict) and isinstance(row.get("weights"), dict)
-    }
+    widths = {weights.get("num_bits") for weights in weight_groups(settings)}
     width = widths.pop() if len(widths) == 1 else 0
     return width if type(width) is int else 0

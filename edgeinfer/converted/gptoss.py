@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgeinfer.converted.folder import Folder
-from edgeinfer.converted.schemes import Blocks, Matrix, Refusal, mxfp4_blocks
+from edgeinfer.converted.matrices import Blocks, Matrix, Refusal, mxfp4_blocks
 from edgeinfer.quant.affine import unpack_bits
 from edgeinfer.quant.codec import CODECS
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from edgeinfer.converted.compressed import compressed
 from edgeinfer.converted.folder import Folder
-from edgeinfer.converted.schemes import Reader, awq, bitsandbytes, experts_alone, fp8, gptq, mlx
+from edgeinfer.converted.matrices import Reader
+from edgeinfer.converted.schemes import awq, bitsandbytes, experts_alone, fp8, gptq, mlx
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.cursor import shown
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeinfer.converted.schemes import Matrix, Refusal, as_bf16
+from edgeinfer.converted.matrices import Matrix, Refusal, as_bf16
 from edgeinfer.quant.codec import CODECS, decode
 
 if TYPE_CHECKING:

@@ -8,48 +8,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.converted.folder import Folder
-from edgeinfer.errors import UnsupportedModel
-from edgeinfer.formats.cursor import shown
-from edgeinfer.quant.affine import blocks_of, unpack_bits
-from edgeinfer.quant.codec import AFFINE_BITS, AFFINE_GROUPS, CODECS, Codec
-
-Blocks: TypeAlias = NDArray[np.uint8]
-PLAIN = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A weight of a checkpoint: (rows, columns), or with experts (E, rows, columns). ``make`` gives (rows, bytes)."""
-
-    codec: Codec
-    shape: tuple[int, ...]
-    make: Callable[[], Blocks]
-
-
-class Refusal(Exception):
-    """A message that lacks the name of the tensor."""
-
-
-Reader: TypeAlias = Callable[[Folder, str, Mapping[str, Any]], Matrix]
-"""Folder, module name and the settings of its quantization."""
-
-
-def plain(folder: Folder, name: str) -> Matrix:
-    """A tensor of floats as it lies; float64 as float32."""
-    info = folder.info(name)
-    if info.dtype == "F64":
-        return Matrix(CODECS["f32"], info.shape, lambda: _as_rows(folder.floats(name), info.shape))
-    if info.dtype not in PLAIN:
-        raise Refusal(f"of {info.dtype} without a quantization that config.json names; supported: {', '.join(PLAIN)}")
-    return Matrix(CODECS[PLAIN[info.dtype]], info.shape, lambda: _as_rows(folder.raw(name), info.shape))
+from edgeinfer.converted.matrices import (
+    Blocks,
+    Matrix,
+    Parts,
+    Refusal,
+    affine_matrix,
+    as_bf16,
+    as_rows,
+    from_e4m3,
+    group_order,
+    mxfp4_blocks,
+    reordered,
+)
+from edgeinfer.quant.affine import unpack_bits
+from edgeinfer.quant.codec import AFFINE_BITS, AFFINE_GROUPS, CODECS
 
 
 def mlx(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
@@ -94,7 +74,7 @@ def awq(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
     groups = folder.info(f"{module}.scales").shape[0]
     group = _group(inputs, groups, folder.info(f"{module}.qzeros").shape[0])
 
-    def parts() -> tuple[Blocks, NDArray[Any], NDArray[Any]]:
+    def parts() -> Parts:
         scales = folder.floats(f"{module}.scales").T
         q, zeros = (_awq_words(folder.read(f"{module}.{name}")).T for name in ("qweight", "qzeros"))
         return np.ascontiguousarray(q), scales, -scales * zeros
@@ -115,24 +95,16 @@ def gptq(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
     inputs, groups = words * 32 // bits, folder.info(f"{module}.scales").shape[0]
     group = _group(inputs, groups, folder.info(f"{module}.qzeros").shape[0])
     offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1
-    order = folder.read(f"{module}.g_idx").astype(np.int64) if f"{module}.g_idx" in folder else np.zeros(0, np.int64)
-    if len(order) and (order.shape != (inputs,) or order.min() < 0 or order.max() >= groups):
-        raise Refusal(f"g_idx names groups that are not 0 to {groups - 1}")
+    order = group_order(folder, f"{module}.g_idx", inputs, groups)
 
-    def parts() -> tuple[Blocks, NDArray[Any], NDArray[Any]]:
+    def parts() -> Parts:
         q = unpack_bits(np.ascontiguousarray(folder.read(f"{module}.qweight").T).view(np.uint8), bits)
         zeros = unpack_bits(np.ascontiguousarray(folder.read(f"{module}.qzeros")).view(np.uint8), bits).T
         scales = folder.floats(f"{module}.scales").T
         return q, scales, -scales * (zeros[:outputs].astype(np.float32) + offset)
 
-    if not len(order) or np.array_equal(order, np.arange(inputs) // (inputs // groups)):
-        return affine_matrix((outputs, inputs), bits, group, parts)
-
-    def reordered() -> Blocks:
-        q, scales, offsets = parts()
-        return _as_rows((q * scales[:, order] + offsets[:, order]).astype("<f2"), (outputs, inputs))
-
-    return Matrix(CODECS["f16"], (outputs, inputs), reordered)
+    shape = outputs, inputs
+    return reordered(shape, order, parts) if len(order) else affine_matrix(shape, bits, group, parts)
 
 
 def bitsandbytes(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
@@ -140,7 +112,7 @@ def bitsandbytes(folder: Folder, module: str, settings: Mapping[str, Any]) -> Ma
     name = f"{module}.weight"
     if f"{module}.SCB" in folder:
         shape = folder.info(name).shape
-        return Matrix(CODECS["f16"], shape, lambda: _as_rows(_int8(folder, module).astype("<f2"), shape))
+        return Matrix(CODECS["f16"], shape, lambda: as_rows(_int8(folder, module).astype("<f2"), shape))
     state_name = next((each for each in folder.tensors if each.startswith(f"{name}.quant_state.bitsandbytes__")), None)
     if state_name is None:
         raise Refusal("of U8 without a quant_state")
@@ -171,7 +143,7 @@ def bitsandbytes(folder: Folder, module: str, settings: Mapping[str, Any]) -> Ma
         return (codes * absmax[:, None].astype(np.float32)).reshape(shape)
 
     if dtype == "float16":
-        return Matrix(CODECS["f16"], shape, lambda: _as_rows(weights().astype("<f2"), shape))
+        return Matrix(CODECS["f16"], shape, lambda: as_rows(weights().astype("<f2"), shape))
     return Matrix(CODECS["bf16"], shape, lambda: as_bf16(weights()))
 
 
@@ -182,40 +154,44 @@ def fp8(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
     inverse = f"{name}_scale_inv"
     scale_name = inverse if inverse in folder else f"{name}_scale"
 
+    counts = folder.info(scale_name).shape
+    counts = (1, 1) if math.prod(counts) == 1 else (counts[0], math.prod(counts[1:]))
+    block = _block(settings) if math.prod(counts) > 1 else None
+    tall, wide = block or tuple(-(-size // count) for size, count in zip(shape, counts, strict=True))
+    if counts != (-(-shape[0] // tall), -(-shape[1] // wide)) or (not block and (shape[0] % tall or shape[1] % wide)):
+        raise Refusal(f"{list(counts)} scales of {tall} by {wide} weights for {list(shape)}")
+
     def weights() -> NDArray[np.float32]:
-        scales = folder.floats(scale_name)
-        scales = scales.reshape(1, 1) if scales.size == 1 else scales.reshape(len(scales), -1)
-        tall, wide = (-(-size // count) for size, count in zip(shape, scales.shape, strict=True))
-        block = settings.get("weight_block_size")
-        if isinstance(block, list) and len(block) == 2 and scales.size > 1:
-            tall, wide = int(block[0]), int(block[1])
+        scales = folder.floats(scale_name).reshape(counts)
         spread = np.repeat(np.repeat(scales, tall, axis=0), wide, axis=1)[: shape[0], : shape[1]]
-        if spread.shape != shape:
-            raise UnsupportedModel(f"{folder.path.name}: {shown(scale_name)} does not cover {list(shape)}", folder.path)
         return from_e4m3(folder.read(name)) * spread
 
     return Matrix(CODECS["bf16"], shape, lambda: as_bf16(weights()))
 
 
+def weight_groups(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What compressed-tensors says of weights, for each group of modules."""
+    groups = settings.get("config_groups")
+    rows = [row.get("weights") for row in groups.values() if isinstance(row, dict)] if isinstance(groups, dict) else []
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Rows and columns that share a scale, where the configuration says so: of FP8 or of compressed-tensors."""
+    found = settings.get("weight_block_size")
+    for weights in weight_groups(settings):
+        if weights.get("strategy") == "block":
+            found = weights.get("block_structure")
+    if found is None:
+        return None
+    if not isinstance(found, list) or len(found) != 2 or not all(type(each) is int and each > 0 for each in found):
+        raise Refusal(f"scales of blocks {found!r:.40}; expected rows and columns")
+    return found[0], found[1]
+
+
 def experts_alone(folder: Folder, module: str, settings: Mapping[str, Any]) -> Matrix:
     """OpenAI's MXFP4, which only experts are in."""
     raise Refusal("quantized outside the experts, which is not known of mxfp4")
-
-
-def affine_matrix(
-    shape: tuple[int, ...], bits: int, group: int, parts: Callable[[], tuple[Blocks, NDArray[Any], NDArray[Any]]]
-) -> Matrix:
-    """The widest group of AFFINE_GROUPS that ``group`` is whole numbers of; scales and offsets are repeated."""
-    width = next((each for each in reversed(AFFINE_GROUPS) if group % each == 0), 0)
-    if not width:
-        raise Refusal(f"groups of {group}; supported: multiples of {AFFINE_GROUPS[0]}")
-
-    def make() -> Blocks:
-        q, scales, offsets = parts()
-        scales, offsets = (np.repeat(each, group // width, axis=1) for each in (scales, offsets))
-        return blocks_of(q, scales, offsets, bits)
-
-    return Matrix(CODECS[f"affine{bits}_{width}"], shape, make)
 
 
 def _mlx_mode(settings: Mapping[str, Any]) -> tuple[str, int, int]:
@@ -245,29 +221,11 @@ def _int8(folder: Folder, module: str) -> NDArray[np.float32]:
     return np.asarray(folder.read(f"{module}.weight") * scales, np.float32)
 
 
-def mxfp4_blocks(q: Blocks, exponents: Blocks) -> Blocks:
-    """q (rows, columns) in the order of the columns -> ggml's blocks: an exponent, nibbles of both halves."""
-    halves = q.reshape(len(q), -1, 2, 16)
-    nibbles = halves[:, :, 0] | halves[:, :, 1] << 4
-    return np.concatenate([exponents[..., None], nibbles], axis=2).reshape(len(q), -1)
-
-
 def _nvfp4(q: Blocks, scales: Blocks) -> Blocks:
     """The same: four scales, then per 16 weights the nibbles of both halves."""
     halves = q.reshape(len(q), -1, 4, 2, 8)
     nibbles = (halves[..., 0, :] | halves[..., 1, :] << 4).reshape(len(q), -1, 32)
     return np.concatenate([scales.reshape(len(q), -1, 4), nibbles], axis=2).reshape(len(q), -1)
-
-
-def from_e4m3(codes: Blocks) -> NDArray[np.float32]:
-    """OCP's FP8 E4M3: no infinities, one NaN of each sign."""
-    every = np.arange(256)
-    exponent, mantissa = every >> 3 & 15, every & 7
-    size = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), np.ldexp(1 + mantissa / 8, exponent - 7))
-    size[every & 127 == 127] = np.nan
-    table = np.where(every < 128, size, -size).astype(np.float32)
-    numbers: NDArray[np.float32] = table[codes]
-    return numbers
 
 
 def _e8m0(exponents: Blocks) -> NDArray[np.float32]:
@@ -276,15 +234,3 @@ def _e8m0(exponents: Blocks) -> NDArray[np.float32]:
     table[255] = np.nan
     scales: NDArray[np.float32] = table[exponents]
     return scales
-
-
-def as_bf16(weights: NDArray[np.float32]) -> Blocks:
-    """Rounded to nearest, ties to even. (..., columns) -> (rows, bytes)."""
-    bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype("<u2")
-    rounded[np.isnan(weights)] = 0x7FC0
-    return _as_rows(rounded, weights.shape)
-
-
-def _as_rows(numbers: NDArray[Any], shape: tuple[int, ...]) -> Blocks:
-    return np.ascontiguousarray(numbers).view(np.uint8).reshape(math.prod(shape[:-1]), -1)

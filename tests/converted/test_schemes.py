@@ -149,7 +149,7 @@ def fp8_rows(random: np.random.Generator, shape: tuple[int, int]) -> Made:
     return parts, bf16(E4M3[q] * scales)
 
 
-def packed_int4(zero_points: bool) -> Callable[..., Made]:
+def packed_int4(zero_points: bool, shuffled: bool = False) -> Callable[..., Made]:
     def make(random: np.random.Generator, shape: tuple[int, int]) -> Made:
         rows, columns = shape
         q, zeros = random.integers(0, 16, shape), np.full((rows, columns // 32), 8)
@@ -163,7 +163,12 @@ def packed_int4(zero_points: bool) -> Callable[..., Made]:
         }
         if zero_points:
             parts[".weight_zero_point"] = store("I32", words(zeros.T, 4).T.view(np.int32))
-        return parts, np.repeat(scales, 32, 1) * (q - np.repeat(zeros, 32, 1)).astype(np.float32)
+        order = np.arange(columns) // 32
+        if shuffled:
+            random.shuffle(order)
+            parts[".weight_g_idx"] = store("I32", order)
+        weights = scales[:, order] * (q - zeros[:, order]).astype(np.float32)
+        return parts, weights.astype(np.float16).astype(np.float32) if shuffled else weights
 
     return make
 
@@ -208,6 +213,7 @@ SCHEMES: dict[str, tuple[dict[str, Any], Callable[..., Made]]] = {
     "compressed-tensors fp8": (compressed("float-quantized", 8), fp8_rows),
     "compressed-tensors int4": (compressed("pack-quantized"), packed_int4(False)),
     "compressed-tensors int4, zeros": (compressed("pack-quantized"), packed_int4(True)),
+    "compressed-tensors int4, shuffled": (compressed("pack-quantized"), packed_int4(True, shuffled=True)),
     "compressed-tensors int8": (compressed("int-quantized", 8), int8_rows),
     "compressed-tensors nvfp4": (compressed("nvfp4-pack-quantized"), nvfp4_packed),
 }  # fmt: skip
