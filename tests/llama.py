@@ -11,29 +11,12 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeinfer.conversion.importance import GgmlTensor
+
 
 @llama_cpp.llama_log_callback
 def _silent(level: int, text: bytes, data: ctypes.c_void_p) -> None:
     pass
-
-
-class _Tensor(ctypes.Structure):
-    """The first fields of ``ggml_tensor``, up to its name."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("buffer", ctypes.c_void_p),
-        ("ne", ctypes.c_int64 * 4),
-        ("nb", ctypes.c_size_t * 4),
-        ("op", ctypes.c_int),
-        ("op_params", ctypes.c_int32 * 16),
-        ("flags", ctypes.c_int32),
-        ("src", ctypes.c_void_p * 10),
-        ("view_src", ctypes.c_void_p),
-        ("view_offs", ctypes.c_size_t),
-        ("data", ctypes.c_void_p),
-        ("name", ctypes.c_char * 64),
-    )
 
 
 def llama_logits(path: Path, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -47,7 +30,7 @@ def llama_routing(path: Path, tokens: Sequence[int]) -> list[NDArray[np.int32]]:
 
     @llama_cpp.ggml_backend_sched_eval_callback
     def seen(pointer: int, ask: bool, data: ctypes.c_void_p) -> bool:
-        tensor = ctypes.cast(pointer, ctypes.POINTER(_Tensor)).contents
+        tensor = ctypes.cast(pointer, ctypes.POINTER(GgmlTensor)).contents
         name = tensor.name.decode()
         if not name.startswith("ffn_moe_topk-"):
             return not ask

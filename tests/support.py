@@ -1,12 +1,14 @@
 """The table of models/README.md: family × codec × backend, each cell tried on a tiny model.
 
-``python -m tests.support`` tries the cells that the table lacks, with ``--again`` all of them, and writes it; a test
-tries some of them against what is written.
+``python -m tests.support`` tries the cells that the table lacks, with ``--again`` all of them, and writes it, with the
+folders that open, and its summary into README.md; a test tries some of them against what is written.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +19,15 @@ from gguf.quants import QuantError
 from edgeinfer.backends.base import Chunk
 from edgeinfer.backends.llama_cpp import LlamaCppBackend
 from edgeinfer.backends.mlx import MLXBackend
+from edgeinfer.converted.families import FAMILIES as PUBLISHED
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.quant.codec import BY_GGML_ID, CODECS
 from tests.architectures import FAMILIES, tiny
 from tests.tiny import tiny_gguf
 
 PAGE = Path(__file__).parents[1] / "models" / "README.md"
+FIRST_PAGE = PAGE.parents[1] / "README.md"
+SUMMARY = re.compile(r"\[[^\]]*\]\(models/README\.md\)")
 BEGIN, END = "<!-- table: python -m tests.support -->", "<!-- end of table -->"
 DENSE: dict[str, dict[str, int]] = {
     "llama": {},
@@ -128,10 +133,26 @@ def written() -> dict[tuple[str, str], str]:
     return {(family, row[0]): mark for row in rows[1:] for family, mark in zip(rows[0][1:], row[1:], strict=True)}
 
 
+def folders() -> str:
+    """Which published folders open, by the name in their config.json."""
+    names = textwrap.fill(", ".join(sorted(PUBLISHED)), 118)
+    return f"Folders of safetensors run on MLX alone, by their `model_type`:\n{names}."
+
+
+def summary() -> str:
+    """The table in a few words, for the first page."""
+    marks = list(written().values())
+    both = sum(mark == "both" for mark in marks)
+    return f"{len(families())} families × {len(codecs())} formats, {both} cells on both engines"
+
+
 def main() -> None:
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     known = {} if "--again" in sys.argv else {pair: mark for pair, mark in written().items() if mark == "both"}
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(known)}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    made = f"{BEGIN}\n\n{table(known)}\n\n{folders()}\n\n{END}"
+    PAGE.write_text(before + made + rest.partition(END)[2], encoding="utf-8")
+    first = FIRST_PAGE.read_text(encoding="utf-8")
+    FIRST_PAGE.write_text(SUMMARY.sub(f"[{summary()}](models/README.md)", first), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ Importance = dict[str, NDArray[np.float32]]
 _F32, _I32 = 0, 26  # ggml types
 
 
-class _Tensor(ctypes.Structure):
+class GgmlTensor(ctypes.Structure):
     """The start of ``ggml_tensor``."""
 
     _fields_ = (
@@ -52,11 +52,11 @@ class Collector:
 
     def watch(self, address: int, asking: bool, _: object) -> bool:
         """A ``ggml_backend_sched_eval_callback``: says which results it wants, and is shown them."""
-        tensor = _Tensor.from_address(address)
+        tensor = GgmlTensor.from_address(address)
         kind = self._ggml.ggml_op_name(tensor.op)
         if kind not in (b"MUL_MAT", b"MUL_MAT_ID"):
             return not asking
-        matrix, inputs = (_Tensor.from_address(tensor.src[i]) for i in (0, 1))
+        matrix, inputs = (GgmlTensor.from_address(tensor.src[i]) for i in (0, 1))
         wanted = matrix.name.endswith(b".weight") and inputs.type == _F32
         if asking or not wanted:
             return bool(wanted) if asking else True
@@ -65,7 +65,7 @@ class Collector:
             rows = squares.reshape(-1, inputs.ne[0])
             self._add(name, 1, np.zeros(len(rows), np.int64), rows)
         else:  # (tokens, experts of a token or one for all, columns)
-            chosen = _Tensor.from_address(tensor.src[2])
+            chosen = GgmlTensor.from_address(tensor.src[2])
             ids = self._read(tensor.src[2], chosen, np.int32).reshape(chosen.ne[1], -1)[:, : chosen.ne[0]]
             rows = np.broadcast_to(squares.reshape(len(ids), -1, inputs.ne[0]), (*ids.shape, inputs.ne[0]))
             self._add(name, matrix.ne[2], ids.reshape(-1).astype(np.int64), rows.reshape(-1, inputs.ne[0]))
@@ -85,7 +85,7 @@ class Collector:
         np.add.at(sums, chosen, rows)
         np.add.at(counts, chosen, 1)
 
-    def _read(self, address: int, tensor: _Tensor, dtype: type) -> NDArray[Any]:
+    def _read(self, address: int, tensor: GgmlTensor, dtype: type) -> NDArray[Any]:
         """All rows of a tensor, without the gaps of a view."""
         size = tensor.nb[0] * (tensor.ne[0] - 1) + 4 + sum(tensor.nb[i] * (tensor.ne[i] - 1) for i in (1, 2, 3))
         raw = np.empty(size, np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,9 @@ def write_gguf(
 
     unfinished = path.with_name(f"{path.name}.part")
     writer = GGUFWriter(unfinished, str(file.metadata["general.architecture"]))
-    try:
+    with ExitStack() as closing:
+        closing.callback(unfinished.unlink, missing_ok=True)
+        closing.callback(writer.close)
         _write_metadata(writer, file, FLOATS.get(form))
         for name, info in file.tensors.items():
             kind = GGMLQuantizationType(codecs[name].ggml_id)
@@ -99,11 +102,7 @@ def write_gguf(
             on_progress(done, total)
         writer.close()
         unfinished.replace(path)
-        return outcome
-    except BaseException:
-        writer.close()
-        unfinished.unlink(missing_ok=True)
-        raise
+    return outcome
 
 
 def _target(file: GGUFFile, info: TensorInfo, form: str) -> Codec:

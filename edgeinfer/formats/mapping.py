@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from mmap import ACCESS_READ, MADV_DONTNEED, PAGESIZE, mmap
 from pathlib import Path
 
@@ -32,18 +32,17 @@ class MappedFile:
         self.closed = True
         self.path = path
         self._file = _open(path)
-        try:
+        with ExitStack() as opened:
+            opened.callback(os.close, self._file)
             self._seen = _identity(self._file)
             size = self._seen[0]
             if size == 0:
                 raise CorruptFile(path, "file", 0, "the file is empty; download it again")
-            self.data = mmap(self._file, size, access=ACCESS_READ)
-        except OSError as error:
-            os.close(self._file)
-            raise _unmapped(path, size, error) from None
-        except BaseException:
-            os.close(self._file)
-            raise
+            try:
+                self.data = mmap(self._file, size, access=ACCESS_READ)
+            except OSError as error:
+                raise _unmapped(path, size, error) from None
+            opened.pop_all()
         self.closed = False
 
     def check_unchanged(self) -> None:

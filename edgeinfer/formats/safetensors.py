@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -51,12 +52,11 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.mapped = MappedFile(path)
-        try:
+        with ExitStack() as opened:
+            self.mapped = MappedFile(path)
+            opened.callback(self.close)
             self.tensors: Mapping[str, StoredTensor] = MappingProxyType(self._read())
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     def bytes_of(self, name: str) -> NDArray[np.uint8]:
         """(nbytes,) uint8, read-only, a view of the mapped file. Raises CorruptFile if the file was changed."""

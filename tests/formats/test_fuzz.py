@@ -22,6 +22,7 @@ from tests.formats.craft import DATA, KEYS, TENSORS, gguf, sample
 from tests.tiny import tiny_gguf
 
 SECONDS = 60 if os.environ.get("CI") else 5
+LEAST = 100
 INTERESTING = [0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 8, 2**64 - 1]
 
 Edit = tuple[str, int, int]
@@ -106,9 +107,13 @@ def test_damaged_files_raise_only_our_errors(good_files: list[bytes], tmp_path: 
     tried = accepted = rounds = 0
     indices = st.integers(0, len(good_files) - 1)
 
+    def over() -> bool:
+        """A busy machine is given longer, so that enough are tried."""
+        return time.monotonic() > end and tried > LEAST
+
     def check(base: int, other: int, changes: list[Edit]) -> None:
         nonlocal tried, accepted
-        if time.monotonic() > end:
+        if over():
             return
         data = edited(good_files[base], good_files[other], changes)
         path.unlink(missing_ok=True)
@@ -121,13 +126,12 @@ def test_damaged_files_raise_only_our_errors(good_files: list[bytes], tmp_path: 
         assert str(error).isprintable()
         assert len(str(error)) < 1000
 
-    while time.monotonic() < end:
+    while not over():
         rounds += 1
         run = given(indices, indices, st.lists(edits, min_size=1, max_size=6))(check)
         quiet = settings(
             max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=False
         )
         seed(int(time.time()) + rounds)(quiet(run))()
-    print(f"{tried} damaged files in {SECONDS} s, {accepted} of them still sound")
-    assert tried > 100
+    print(f"{tried} damaged files, {accepted} of them still sound")
     assert 0 < accepted < tried

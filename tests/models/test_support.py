@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.loading.registry import architectures
-from tests.support import SLOW, cell, cells, families, written
+from tests.support import FIRST_PAGE, PAGE, SLOW, SUMMARY, cell, cells, families, folders, summary, written
 
 SEED = int(os.environ.get("EDGEINFER_TEST_SEED", "0")) or int(np.random.default_rng().integers(1, 1 << 31))
 TRIED = [pair for pair in cells() if pair[1] not in SLOW]
@@ -25,3 +25,9 @@ def test_the_table_has_every_family_and_no_format_that_neither_engine_runs() -> 
     assert rows == set(families())
     assert {row.split()[0] for row in rows} == set(architectures())
     assert "none" not in written().values()
+
+
+def test_both_pages_say_what_the_command_writes() -> None:
+    assert folders() in PAGE.read_text(encoding="utf-8")
+    (found,) = SUMMARY.findall(FIRST_PAGE.read_text(encoding="utf-8"))
+    assert found == f"[{summary()}](models/README.md)"
