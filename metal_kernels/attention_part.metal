@@ -22,13 +22,14 @@ attention::Softmax<SIZE, QUERIES> softmax;
 softmax.clear();
 const int end = metal::min(length, (split + 1) * SPLIT);
 for (int first = split * SPLIT; first < end; first += attention::tile) {
-  attention::load<SIZE>(tile, k, pages, first, length, index, threads);
+  const int there = metal::min(length - first, int(attention::tile));
+  attention::load<SIZE, attention::tile>(tile, SIZE + 2, attention::place<SIZE>(k, pages, first), there, index, threads);
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-  softmax.score(tile, queries, view, start, present, groups, heads, first + lane, lane);
+  softmax.score(attention::HalfTile<SIZE>{tile}, queries, view, start, present, groups, heads, first + lane, lane);
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-  attention::load<SIZE>(tile, v, pages, first, length, index, threads);
+  attention::load<SIZE, attention::tile>(tile, SIZE + 2, attention::place<SIZE>(v, pages, first), there, index, threads);
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-  softmax.mix(tile, present, lane);
+  softmax.mix(attention::HalfTile<SIZE>{tile}, present, lane);
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
 }
 for (int i = 0; i < QUERIES; i++)

@@ -30,11 +30,12 @@ const int end = metal::min(length, last_place + 1);
 attention::RowBlock<SIZE, TOKENS> block;
 block.clear(mine, lane);
 for (int first = begin; first < end; first += TOKENS) {
-  attention::load_wide<SIZE, TOKENS>(tile, k, pages, first, length, index, 128);
+  const int present = metal::min(length - first, TOKENS);
+  attention::load<SIZE, TOKENS>(tile, SIZE + 4, attention::place<SIZE>(k, pages, first), present, index, 128);
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
   if (there) block.score(mine, q + at, stride, tile, view, row, first, lane);
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-  attention::load_wide<SIZE, TOKENS>(tile, v, pages, first, length, index, 128);
+  attention::load<SIZE, TOKENS>(tile, SIZE + 4, attention::place<SIZE>(v, pages, first), present, index, 128);
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
   if (there) block.mix(mine, tile);
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);

@@ -8,7 +8,7 @@ from functools import cache, partial
 
 import mlx.core as mx
 
-from edgeinfer.metal_kernels import attention, products
+from edgeinfer.metal_kernels import attention, products, sealed
 from edgeinfer.metal_kernels.specs import ACTIVATIONS
 from edgeinfer.metal_kernels.tuning import ROW_TILES
 from edgeinfer.quant.codec import Codec
@@ -77,6 +77,26 @@ def attention_obstacle(heads: int, kv_heads: int, head_dim: int) -> str:
             )
 
     return _first_failure(calls(), f"attention over heads of {head_dim} is computed by MLX's own kernels")
+
+
+@cache
+def sealed_obstacle(form: sealed.PageFormat) -> str:
+    """Why kernels cannot seal keys and values on this GPU, or attend to sealed ones; empty where they ran."""
+    size = form.head_dim
+    kv = mx.zeros((1, 2 * sealed.SINKS + sealed.TAIL, size), mx.float16)
+    packed, table, signs = mx.zeros((1, 1, form.nbytes), mx.uint8), mx.array([0], mx.int32), mx.ones(size)
+    held = sealed.Held(kv, kv, 2 * sealed.SINKS, packed, table, signs)
+    name = f"{size} channels, {form.key_bits} and {form.value_bits} bits"
+
+    def calls() -> Iterator[tuple[str, Callable[[], mx.array]]]:
+        yield f"seal<{name}>", partial(sealed.seal, kv, kv, sealed.SINKS, 1, form, signs)
+        for rows, heads in ((1, 1), (16, 8), (2 * attention.BLOCK, 16)):
+            queries = mx.zeros((rows, heads, size))
+            position = 2 * sealed.SINKS + sealed.TAIL - rows
+            call = partial(sealed.attend, queries, position, held, form, scale=1.0)
+            yield f"sealed attention<{name}, {rows} rows of {heads} heads>", call
+
+    return _first_failure(calls(), f"heads of {size} in sealed pages are computed in numpy")
 
 
 def _first_failure(calls: Iterator[tuple[str, Callable[[], mx.array]]], instead: str) -> str:

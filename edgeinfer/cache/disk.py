@@ -97,10 +97,13 @@ class DiskStore:
             "arrays": [[[list(array.shape), str(np.asarray(array).dtype)] for array in arrays] for arrays in layers],
         }
         rows = [np.array(array).tobytes() for arrays in layers for array in arrays]
-        job: Job = [
-            (f"{chain.keys[1 + index + SINKS // PAGE]}.page", lambda block=block: block.memory().tobytes())  # type: ignore[misc]
-            for index, block in enumerate(sequence.blocks)
+        names = [f"{key}.page" for key in chain.keys[1 + SINKS // PAGE :]]
+        pages = [  # read in this thread: on a GPU they are not memory of their own
+            (name, block.memory())
+            for name, block in zip(names, sequence.blocks, strict=False)
+            if not (self.folder / name).exists()
         ]
+        job: Job = [(name, memory.tobytes) for name, memory in pages]
         name = f"{chain.keys[-1]}-{len(tokens)}-{_rest(tokens, len(tokens))}.rows"
         job.append((name, lambda: json.dumps(head).encode() + b"\n" + b"".join(rows)))
         if self._writer is None:

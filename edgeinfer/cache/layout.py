@@ -21,6 +21,7 @@ class Layout:
     places: tuple[Place | None, ...]
     block_bytes: int
     by_kernels: bool
+    pool: ops.Pool | None = None
 
     @classmethod
     def of(cls, policy: Policy, shapes: Sequence[KVShape | StateShape]) -> Layout:
@@ -42,7 +43,7 @@ class Layout:
             assert isinstance(shape, KVShape)  # no other layer has a format
             places.append(Place(offset, 0, form.keys, form.values, form.widths))
             offset += shape.kv_heads * _page_bytes(form, shape, by_kernels)
-        return cls(tuple(places), offset, by_kernels)
+        return cls(tuple(places), offset, by_kernels, ops.pool(offset) if by_kernels else None)
 
     @property
     def seals(self) -> bool:
@@ -91,7 +92,7 @@ class Layout:
         return [None if place is None else made[place.window] for place in self.places]
 
     def new_block(self) -> Block:
-        return ops.block(self.block_bytes, self.by_kernels)
+        return ops.block(self.block_bytes, self.by_kernels, self.pool)
 
 
 def _page_bytes(form: KVFormat, shape: KVShape, by_kernels: bool) -> int:

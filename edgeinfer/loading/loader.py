@@ -13,7 +13,9 @@ import numpy as np
 
 from edgeinfer import ops
 from edgeinfer.cache.formats import AUTO, EXACT, Policy, policy
+from edgeinfer.cache.kv import KVShape
 from edgeinfer.cache.layout import Layout
+from edgeinfer.cache.state import StateShape
 from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadRequest, UnsupportedModel
 from edgeinfer.formats.config import Config
@@ -119,11 +121,20 @@ def kv_policy(file: GGUFFile, model: Model, wanted: str) -> Policy:
     """The formats of keys and values for a model's layers. Raises BadRequest for one that cannot be had."""
     shapes = model.kv_shapes
     chosen = policy(wanted, shapes, file.parameters, _key_bias(file))
-    if not ops.on_gpu or chosen.name == EXACT.name:
+    if not ops.on_gpu or _has_kernels(chosen, shapes):
         return chosen
-    if wanted != AUTO:
-        raise BadRequest(f"kv={wanted}: sealed pages have no kernels for {ops.device()} yet; use exact", "kv")
-    return replace(policy(EXACT.name, shapes, file.parameters), reason=f"no kernels for {ops.device()} yet")
+    if wanted == AUTO:
+        exact = policy(EXACT.name, shapes, file.parameters)
+        return replace(exact, reason=f"no kernels for {chosen.name} on {ops.device()}")
+    if ops.device() != "metal":
+        raise BadRequest(f"kv={wanted}: sealed pages have no kernels for {ops.device()}; use exact", "kv")
+    return replace(chosen, reason="asked for; no kernels for it here, so it is computed in numpy")
+
+
+def _has_kernels(chosen: Policy, shapes: Sequence[KVShape | StateShape]) -> bool:
+    """Whether all layers that seal have kernels here."""
+    layers = zip(chosen.layers, shapes, strict=True)
+    return all(form.exact or ops.page_bytes(shape.head_dim, form.widths) for form, shape in layers)
 
 
 def _key_bias(file: GGUFFile) -> float:

@@ -25,17 +25,18 @@ from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.paged import Block, Frame, HostBlock, Paging, Place
 from edgeinfer.ops.parts import Cache, Heads, HeadsParts, LinearMap, MapParts, Span
+from edgeinfer.ops.pool import Pool, PoolBlock, PoolFrame
 from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
     "Block", "Cache", "ExpertWeight", "Frame", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts",
-    "PackedWeight", "Paging", "Place", "Rotary", "Span", "Weight", "add", "attend_latents", "attention", "block",
-    "built_plainly", "causal_conv", "chain", "device", "embed", "expert_linear", "frame", "gated", "gated_delta",
-    "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "page_bytes", "paths", "prepare",
-    "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "sample", "selective_scan", "shared_bytes",
-    "softcap", "split_heads", "threads",
+    "PackedWeight", "Paging", "Place", "Pool", "Rotary", "Span", "Weight", "add", "attend_latents", "attention",
+    "block", "built_plainly", "causal_conv", "chain", "device", "embed", "expert_linear", "frame", "gated",
+    "gated_delta", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "page_bytes", "paths",
+    "pool", "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "sample",
+    "selective_scan", "shared_bytes", "softcap", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -242,20 +243,29 @@ def attention(
 
 def page_bytes(head_dim: int, widths: tuple[int, int]) -> int:
     """Bytes of a sealed page of one kv head in the kernels' layout; 0 where there are no kernels for it."""
+    if here is metal and not fused:
+        return metal.page_bytes(head_dim, widths)
     return native.page_bytes(head_dim, widths) if fused and native.has_heads(head_dim) and all(widths) else 0
 
 
-def block(nbytes: int, by_kernels: bool) -> Block:
+def pool(block_bytes: int) -> Pool | None:
+    """Where the blocks of a model lie that kernels fill; None where each has memory of its own."""
+    return None if fused else Pool(block_bytes)
+
+
+def block(nbytes: int, by_kernels: bool, pool: Pool | None) -> Block:
     """Memory for the sealed pages of PAGE positions, of all layers."""
+    if pool is not None:
+        return PoolBlock(pool)
     made: Block = primitives.Block(nbytes) if by_kernels else HostBlock(nbytes)
     return made
 
 
-def frame(sinks: int, base: int, keep: int, blocks: Sequence[Block], filled: int, by_kernels: bool) -> Any:
+def frame(sinks: int, base: int, keep: int, blocks: Sequence[Any], filled: int, by_kernels: bool) -> Any:
     """A ``Frame``, in the form that the kernels take."""
-    if by_kernels:
-        return primitives.Frame(sinks, base, keep, blocks, filled)
-    return Frame(base, keep, blocks, filled)
+    if not by_kernels:
+        return Frame(base, keep, blocks, filled)
+    return primitives.Frame(sinks, base, keep, blocks, filled) if fused else PoolFrame(base, keep, blocks, filled)
 
 
 def softcap(x: mx.array, cap: float) -> mx.array:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from edgeinfer.ops import paged
 from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.paged import New, Paging
 from edgeinfer.ops.parts import Cache, HeadsParts, LinearMap, MapParts, Span
@@ -75,7 +74,7 @@ class ComposedHeads:
             queries = self._turned(rows[:, :query_end], parts.heads, parts.q_norm, span)
             keys = self._turned(rows[:, query_end:key_end], parts.kv_heads, parts.k_norm, span)
             new = New(queries, keys, self.here.split_heads(rows[:, key_end:], parts.kv_heads))
-            out, updated = paged.step(parts, self.here, new, span, cache, frame, paging.place)
+            out, updated = frame.step(parts, self.here, new, span, cache, paging.place)
             mixed.append(out)
             written.append(updated)
         joined = mixed[0] if len(mixed) == 1 else mx.concatenate(mixed)

@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from edgeinfer.metal_kernels import attention as kernels
 from edgeinfer.metal_kernels import products, warmup
+from edgeinfer.metal_kernels.sealed import PageFormat
 from edgeinfer.metal_kernels.specs import FUSED
 from edgeinfer.metal_kernels.tuning import tuning
 from edgeinfer.ops import plain
@@ -27,6 +28,8 @@ PATHS: Mapping[str, str] = {
     "embed": "our Metal kernels",
     "attention": f"our Metal kernels for up to {kernels.MOST_ROWS} rows, and for more where MLX would write out scores "
     f"or a mask; else {plain.PATHS['attention']}",
+    "sealed pages": "our Metal kernels for heads of "
+    f"{', '.join(map(str, kernels.HEAD_DIMS))} in our own formats; numpy for the others",
 }
 _FUSED_BY_MLX = frozenset({64, 80, 128})
 """Head sizes of which MLX computes attention of many rows in one kernel, without writing out the scores."""
@@ -132,6 +135,12 @@ def linear_map(parts: MapParts, composed: LinearMap) -> LinearMap:
 def bits(codec: Codec) -> float:
     """Bits that a prepared weight takes."""
     return codec.bits
+
+
+def page_bytes(head_dim: int, widths: tuple[int, int]) -> int:
+    """Bytes of a sealed page of one kv head; 0 where there are no kernels, or they do not run on this GPU."""
+    form = PageFormat(head_dim, *widths)
+    return form.nbytes if form.supported and not warmup.sealed_obstacle(form) else 0
 
 
 def attention(

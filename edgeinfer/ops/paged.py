@@ -103,6 +103,12 @@ class Frame:
     blocks: Sequence[Block] = ()
     filled: int = 0
 
+    def step(
+        self, parts: HeadsParts, here: Any, new: New, span: Span, cache: Cache, place: Place
+    ) -> tuple[mx.array, Cache]:
+        """Attention of a step's rows, (L, H * D) float32, and the buffers after it."""
+        return _step(parts, here, new, span, cache, self, place)
+
 
 @dataclass(frozen=True, slots=True)
 class Paging:
@@ -121,14 +127,13 @@ class New:
     values: mx.array
 
 
-def step(
+def _step(
     parts: HeadsParts, here: Any, new: New, span: Span, cache: Cache, frame: Frame, place: Place
 ) -> tuple[mx.array, Cache]:
-    """Attention of a step's rows, (L, H * D) float32, and the buffers after it."""
     from edgeinfer.ops.composed import write_rows
 
     sinks = 0 if place.keys is None else SINKS
-    held = _row(span.offset, sinks, frame.base)
+    held = row_of(span.offset, sinks, frame.base)
     if not cache:
         nothing = mx.zeros((parts.kv_heads, 0, parts.head_dim), here.KV_DTYPE)
         cache = (nothing, nothing)
@@ -136,9 +141,9 @@ def step(
     end = span.offset + span.rows
     arrays = [np.asarray(each) for each in full]
     for index in range(frame.filled, len(frame.blocks)):
-        _seal(arrays, _row(SINKS + index * PAGE, sinks, frame.base), frame.blocks[index], place)
+        _seal(arrays, row_of(SINKS + index * PAGE, sinks, frame.base), frame.blocks[index], place)
     if frame.keep > frame.base:
-        first, last = _row(frame.keep, sinks, frame.base), _row(end, sinks, frame.base)
+        first, last = row_of(frame.keep, sinks, frame.base), row_of(end, sinks, frame.base)
         full = [mx.concatenate([each[:, :sinks], each[:, first:last]], axis=1) for each in full]
     if place.keys is None:
         length = end - frame.keep
@@ -152,7 +157,7 @@ def step(
     return mixed, (full[0], full[1])
 
 
-def _row(position: int, sinks: int, base: int) -> int:
+def row_of(position: int, sinks: int, base: int) -> int:
     """Where a position lies in a buffer."""
     return position if position < max(sinks, base) else sinks + position - base
 
@@ -211,7 +216,7 @@ def _segments(
     for first in range(0, pages, _DECODED):
         opened = _opened(frame.blocks[first : min(pages, first + _DECODED)], place, parts.kv_heads, parts.head_dim)
         yield SINKS + first * PAGE, *opened
-    start, stop = _row(border, SINKS, frame.keep), _row(end, SINKS, frame.keep)
+    start, stop = row_of(border, SINKS, frame.keep), row_of(end, SINKS, frame.keep)
     yield border, keys[:, start:stop], values[:, start:stop]
 
 

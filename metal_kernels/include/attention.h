@@ -14,6 +14,10 @@ namespace attention {
 CODEC_CONSTANT int tile = 32;
 CODEC_CONSTANT int page = 128;
 
+inline float capped(float score, float softcap) {
+  return softcap > 0 ? softcap * metal::precise::tanh(score / softcap) : score;
+}
+
 // What a row sees, and how its scores are made.
 struct View {
   int length;  // tokens, the rows' own among them
@@ -27,20 +31,45 @@ struct View {
     return token <= place && (window == 0 || token > place - window);
   }
 
-  float score(float product) const {
-    const float scaled = product * scale;
-    return softcap > 0 ? softcap * metal::precise::tanh(scaled / softcap) : scaled;
-  }
+  float score(float product) const { return capped(product * scale, softcap); }
 };
 
-// Tokens first .. first + 32 of one head to `to`, rows `Size + 2` apart so that lanes hit different banks; zero behind
-// the last token.
+// A tile of keys or values in threadgroup memory, rows `Size + 2` apart so that lanes hit different banks.
 template <int Size>
-inline void load(threadgroup half* to, const device half* pages, const device int* table, int first, int length,
-                 int index, int threads) {
-  const device half* from = pages + (ulong(table[first / page]) * page + first % page) * Size;
-  const int present = metal::min(length - first, int(tile)) * Size;
-  for (int i = index; i < tile * Size; i += threads) to[i / Size * (Size + 2) + i % Size] = i < present ? from[i] : half(0);
+struct HalfTile {
+  CODEC_CONSTANT int stride = Size + 2;
+  CODEC_CONSTANT int groups = (Size + 127) / 128;
+  const threadgroup half* rows;
+
+  // In as many sums as a sealed row has scales, so that a row has the same bits beside sealed pages.
+  float dot(const device float* query, int token) const {
+    float product = 0;
+    for (int g = 0; g < groups; g++) {
+      float sum = 0;
+      for (int d = g * Size / groups; d < (g + 1) * Size / groups; d++)
+        sum = metal::fma(query[d], float(rows[token * stride + d]), sum);
+      product += sum;
+    }
+    return product;
+  }
+
+  float value(int token, int channel) const { return float(rows[token * stride + channel]); }
+
+  // What 32 channels of a token are multiplied by.
+  float scale(int, int) const { return 1.0f; }
+};
+
+// The first `present` tokens behind `from` to a tile of `Tokens`, `stride` apart; zero behind them.
+template <int Size, int Tokens, typename Element>
+inline void load(threadgroup Element* to, int stride, const device half* from, int present, int index, int threads) {
+  for (int i = index; i < Tokens * Size; i += threads)
+    to[i / Size * stride + i % Size] = i < present * Size ? Element(from[i]) : Element(0);
+}
+
+// Where token `first` of one head lies.
+template <int Size>
+inline const device half* place(const device half* pages, const device int* table, int first) {
+  return pages + (ulong(table[first / page]) * page + first % page) * Size;
 }
 
 template <int Size, int Queries>
@@ -59,17 +88,16 @@ struct Softmax {
     }
   }
 
-  // keys: a tile; token: this lane's. Query q of `present` is row (start + q) / groups.
-  void score(const threadgroup half* keys, const device float* queries, thread const View& view, int start, int present,
-             int groups, int heads, int token, int lane) {
+  // token: this lane's. Query q of `present` is row (start + q) / groups.
+  template <typename Tile, typename View>
+  void score(Tile keys, const device float* queries, thread const View& view, int start, int present, int groups,
+             int heads, int token, int lane) {
     for (int q = 0; q < Queries; q++)
       if (q < present) {
         const int row = (start + q) / groups;
         const device float* query = queries + ulong(row * heads + (start + q) % groups) * Size;
-        float product = 0;
-        for (int d = 0; d < Size; d++) product = metal::fma(query[d], float(keys[lane * (Size + 2) + d]), product);
         const bool seen = view.sees(row, token);
-        const float value = seen ? view.score(product) : -INFINITY;
+        const float value = seen ? view.score(keys.dot(query, lane)) : -INFINITY;
         const float now = metal::max(largest[q], metal::simd_max(value));
         const float kept = largest[q] == -INFINITY ? 0.0f : metal::precise::exp(largest[q] - now);
         weight[q] = seen ? metal::precise::exp(value - now) : 0.0f;
@@ -79,15 +107,18 @@ struct Softmax {
       }
   }
 
-  void mix(const threadgroup half* values, int present, int lane) {
-    for (int t = 0; t < tile; t++)
+  template <typename Tile>
+  void mix(Tile values, int present, int lane) {
+    for (int t = 0; t < tile; t++) {
+      float value[slots];
+      for (int s = 0; s < slots; s++)
+        value[s] = s * 32 + lane < Size ? values.value(t, s * 32 + lane) * values.scale(t, s) : 0.0f;
       for (int q = 0; q < Queries; q++)
         if (q < present) {
           const float shared = metal::simd_shuffle(weight[q], ushort(t));
-          for (int s = 0; s < slots; s++)
-            if (s * 32 + lane < Size)
-              sum[q][s] = metal::fma(shared, float(values[t * (Size + 2) + s * 32 + lane]), sum[q][s]);
+          for (int s = 0; s < slots; s++) sum[q][s] = metal::fma(shared, value[s], sum[q][s]);
         }
+    }
   }
 };
 

@@ -19,16 +19,6 @@ struct Scratch {
   CODEC_CONSTANT int size = diagonal + 64;
 };
 
-// Tokens first .. first + Tokens of one head to `to` as float32, zero behind the last token.
-template <int Size, int Tokens>
-inline void load_wide(threadgroup float* to, const device half* pages, const device int* table, int first, int length,
-                      int index, int threads) {
-  const device half* from = pages + (ulong(table[first / page]) * page + first % page) * Size;
-  const int present = metal::min(length - first, Tokens) * Size;
-  for (int i = index; i < Tokens * Size; i += threads)
-    to[i / Size * (Size + 4) + i % Size] = i < present ? float(from[i]) : 0.0f;
-}
-
 template <int Size, int Tokens>
 struct RowBlock {
   CODEC_CONSTANT int fragments = Size / 8;
@@ -46,6 +36,7 @@ struct RowBlock {
   }
 
   // queries: 8 rows `query_stride` apart, the first of them row `row`; keys: a tile, the first of them token `first`.
+  template <typename View>
   void score(threadgroup float* scratch, const device float* queries, ulong query_stride, const threadgroup float* keys,
              thread const View& view, int row, int first, int lane) {
     Fragment products[Tokens / 8];
@@ -66,6 +57,7 @@ struct RowBlock {
   }
 
   // Scores of this lane's row to weights: every fourth token is this lane's.
+  template <typename View>
   void weigh(threadgroup float* scores, thread const View& view, int row, int first, int lane) {
     float most = largest;
     for (int t = lane % 4; t < Tokens; t += 4) {
@@ -108,6 +100,11 @@ struct RowBlock {
       }
       sum[f] = mixed;
     }
+  }
+
+  // The sums, not yet divided by their totals, to 8 rows.
+  void store_part(device float* to, ulong stride) {
+    for (int f = 0; f < fragments; f++) metal::simdgroup_store(sum[f], to + f * 8, stride);
   }
 
   // The sums over their totals, to 8 rows. A sink takes part in the total; without one it is -infinity.

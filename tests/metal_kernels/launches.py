@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from edgeinfer.metal_kernels import attention, products
+from edgeinfer.cache.codecs.uniform import Uniform, signs
+from edgeinfer.metal_kernels import attention, products, sealed
 from edgeinfer.quant.codec import CODECS
 from tests.metal_kernels.blocks import attention_in_float64, floats, gated, kv_cache, matrix, rms_norm, wide
+from tests.metal_kernels.sealed_blocks import sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,21 @@ def _attention(
     return y, attention_in_float64(queries, keys, values, length, **options)
 
 
+def _seal() -> tuple[mx.array, np.ndarray]:
+    """The scales of a page's values, which are its last bytes."""
+    values = kv_cache(1, 128, 64, 3)
+    page = sealed.seal(values, values, 0, 1, sealed.PageFormat(64, 6, 4), mx.array(signs(64)))
+    _, scales = Uniform(4, "values").quantize(np.array(values[0], np.float32))
+    return page[0, 0, -256:].view(mx.float16), scales[:, 0].astype(np.float64)
+
+
+def _sealed(rows: int) -> tuple[mx.array, np.ndarray]:
+    form, queries = sealed.PageFormat(64, 6, 4), floats((rows, 4, 64))
+    cached = sequence(form, 2, 650, 650 - rows)
+    y = sealed.attend(queries, 650 - rows, cached.held, form, scale=0.125, softcap=20.0)
+    return y, cached.expected(queries, 650 - rows, scale=0.125, softcap=20.0)
+
+
 LAUNCHES: Mapping[str, Launch] = {
     "few rows": Launch(("qmv",), lambda: _few("q4_k")),
     "few rows, codebook": Launch(("qmv",), lambda: _few("iq2_s")),
@@ -71,5 +88,8 @@ LAUNCHES: Mapping[str, Launch] = {
     "rows": Launch(("rows",), _rows),
     "attention": Launch(("attention_part", "attention_merge"), lambda: _attention(3, 0.0)),
     "attention of many rows": Launch(("attention_rows",), lambda: _attention(20, 5.0, attention.attend_rows)),
+    "seal": Launch(("seal",), _seal),
+    "attention over sealed pages": Launch(("rotate", "sealed_part", "sealed_merge"), lambda: _sealed(3)),
+    "attention of many rows over sealed pages": Launch(("rotate", "sealed_rows", "sealed_merge"), lambda: _sealed(20)),
     "attention with a softcap": Launch(("attention_part", "attention_merge"), lambda: _attention(1, 5.0)),
 }

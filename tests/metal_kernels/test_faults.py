@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from edgeinfer.metal_kernels import attention, products
+from edgeinfer.cache.codecs.uniform import Uniform, signs
+from edgeinfer.cache.codecs.uniform import rotate as rotated
+from edgeinfer.metal_kernels import attention, products, sealed
+from edgeinfer.ops.paged import SINKS
 from edgeinfer.quant.codec import CODECS
 from tests.metal_kernels import faults
 from tests.metal_kernels.blocks import attention_in_float64, floats, gated, kv_cache, matrix, rms_norm, wide, worst
 from tests.metal_kernels.emulator import CompileError, KernelFault, emulated
+from tests.metal_kernels.sealed_blocks import Sequence, sequence
+from tests.native.pages import restored
 
 pytestmark = pytest.mark.usefixtures("emulator_only")
 
@@ -68,6 +74,50 @@ def _attention_rows() -> tuple[mx.array, np.ndarray]:
     return y, attention_in_float64(queries, keys, values, length, scale=0.2, window=34, sinks=sinks)
 
 
+FORM = sealed.PageFormat(80, 5, 4)
+
+
+def _seal() -> tuple[mx.array, np.ndarray]:
+    """Two pages of two heads, opened again."""
+    keys, values = kv_cache(2, 384, 80, 2), kv_cache(2, 384, 80, 3)
+    pages = np.array(sealed.seal(keys, values, SINKS, 2, FORM, mx.array(signs(80))))
+    found = [restored(pages[number, head], 80, (5, 4)) for number in range(2) for head in range(2)]
+    expected = [
+        [
+            coded.restore(*coded.quantize(np.array(stored[head, rows], np.float32)))
+            for coded, stored in ((Uniform(5, "keys"), keys), (Uniform(4, "values"), values))
+        ]
+        for rows in (slice(128, 256), slice(256, 384))
+        for head in range(2)
+    ]
+    return mx.array(np.array(found)), np.array(expected, np.float64)
+
+
+def _rotate() -> tuple[mx.array, np.ndarray]:
+    x = floats((2, 3, 80))
+    return sealed.rotate(x, mx.array(signs(80))), rotated(np.array(x).reshape(-1, 80)).reshape(x.shape)
+
+
+@cache
+def _sealed_sequence(tokens: int, first: int) -> Sequence:
+    return sequence(FORM, 2, tokens, first)
+
+
+def _sealed(rows: int, heads: int, tokens: int) -> tuple[mx.array, np.ndarray]:
+    """Rows of which some see a page in codes that others do not."""
+    queries, held = floats((rows, heads, 80)), _sealed_sequence(tokens, tokens - rows)
+    y = sealed.attend(queries, tokens - rows, held.held, FORM, scale=0.2, softcap=30.0)
+    return y, held.expected(queries, tokens - rows, scale=0.2, softcap=30.0)
+
+
+def _sealed_few() -> tuple[mx.array, np.ndarray]:
+    return _sealed(3, 8, 769)
+
+
+def _sealed_many() -> tuple[mx.array, np.ndarray]:
+    return _sealed(18, 2, 770)
+
+
 def _verdict(edit: tuple[str, str], run: Callable[[], tuple[mx.array, np.ndarray]]) -> str:
     with emulated(edit=edit) as metal:
         try:
@@ -90,6 +140,10 @@ CASES = [
         ("qmv_gated", _gated, faults.GATED),
         ("attention", _attention, faults.ATTENTION_PART + faults.ATTENTION_MERGE),
         ("attention of many rows", _attention_rows, faults.ATTENTION_ROWS),
+        ("seal", _seal, faults.SEAL),
+        ("rotate", _rotate, faults.ROTATE),
+        ("attention over sealed pages", _sealed_few, faults.SEALED_PART + faults.SEALED_MERGE),
+        ("attention of many rows over sealed pages", _sealed_many, faults.SEALED_ROWS),
     )
     for name, before, after, kind in planted
 ]
@@ -101,8 +155,10 @@ def test_a_planted_fault_is_caught(run, before: str, after: str, kind: str) -> N
 
 
 @pytest.mark.parametrize(
-    "run", [*map(_product, PRODUCTS), _experts(7), _experts(40), _fused, _gated, _attention, _attention_rows]
-)
+    "run",
+    [*map(_product, PRODUCTS), _experts(7), _experts(40), _fused, _gated, _attention, _attention_rows, _seal, _rotate,
+     _sealed_few, _sealed_many],
+)  # fmt: skip
 def test_nothing_is_found_without_one(run) -> None:
     with emulated():
         assert worst(*run()) < 1e-5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from mmap import mmap
 from pathlib import Path
 from typing import Any
@@ -18,32 +17,14 @@ from edgeinfer.backends.mlx import MLXBackend
 from edgeinfer.errors import CorruptFile, EngineClosed
 from edgeinfer.formats.gguf import open_gguf
 from edgeinfer.loading.loader import load
-from edgeinfer.metal_kernels import warmup
 from edgeinfer.ops import adopt, host, metal, plain
 from edgeinfer.quant.codec import CODECS
 from tests.architectures import tiny
-from tests.metal_kernels.emulator import Emulator, emulated
+from tests.metal_kernels.emulator import Emulator
 from tests.oracle import Oracle
 from tests.tiny import tiny_gguf
 
 PROMPT = [5, 80, 17, 256, 300, 41]
-
-
-@pytest.fixture
-def on_metal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """New models take the Metal path, as they do on a Mac."""
-    monkeypatch.setattr(ops, "here", metal)
-    monkeypatch.setattr(ops, "fused", False)
-    _forget()
-    with emulated() as emulator:
-        yield emulator
-    _forget()
-
-
-def _forget() -> None:
-    warmup.codec_obstacle.cache_clear()
-    warmup.experts_obstacle.cache_clear()
-    warmup.attention_obstacle.cache_clear()
 
 
 def _greedy(backend: MLXBackend, count: int) -> tuple[list[int], np.ndarray]:

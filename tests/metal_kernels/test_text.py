@@ -8,12 +8,13 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from edgeinfer.metal_kernels import attention, launcher, products, tuning
+from edgeinfer.metal_kernels import attention, launcher, products, sealed, tuning
 from edgeinfer.metal_kernels.specs import KERNELS
 from edgeinfer.quant.codec import AFFINE_BITS, CODECS
 from tests.metal_kernels.blocks import DECODABLE, floats, kv_cache, matrix
 from tests.metal_kernels.emulator import CompileError, emulated
 from tests.metal_kernels.lint import findings
+from tests.metal_kernels.sealed_blocks import sequence
 
 FOLDER = Path(__file__).parents[2] / "metal_kernels"
 GOLDEN = Path(__file__).with_name("golden")
@@ -44,6 +45,11 @@ def texts(metal: None) -> dict[str, str]:
         products.rows(mx.array([1], mx.int32), w.array, w.codec)
         attention.attend_rows(floats((9, 2, 64)), kv_cache(2, 9, 64, 1), kv_cache(2, 9, 64, 2), 9, scale=1.0)
         attention.attend(floats((1, 8, 64)), kv_cache(2, 9, 64, 1), kv_cache(2, 9, 64, 2), 9, scale=1.0)
+        form = sealed.PageFormat(64, 6, 4)
+        held = sequence(form, 2, 650, 630).held
+        sealed.seal(held.keys, held.values, 0, 1, form, held.signs)
+        for rows in (3, 20):
+            sealed.attend(floats((rows, 4, 64)), 650 - rows, held, form, scale=1.0)
     return {name.partition("<")[0].removeprefix("edgeinfer_"): text for name, text in emulator.texts.items()}
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import mlx.core as mx
 
-from edgeinfer.metal_kernels import attention, products
+from edgeinfer.metal_kernels import attention, products, sealed
 from edgeinfer.quant.codec import CODECS
 from tests.metal_kernels.blocks import floats, kv_cache, matrix
 from tests.metal_kernels.emulator import Report, emulated
+from tests.metal_kernels.sealed_blocks import sequence
 
 HEAD = (
     "| kernel | case | bytes of weights or keys and values read, over their size | products a weight or element "
@@ -19,9 +20,13 @@ OUTPUTS, COLUMNS, LENGTH, SIZE = 32, 1024, 512, 64
 
 
 def _reports(call: Callable[[], mx.array]) -> Report:
+    return _all_reports(call)[0]
+
+
+def _all_reports(call: Callable[[], mx.array]) -> list[Report]:
     with emulated() as metal:
         call()
-    return metal.reports[0]
+    return metal.reports
 
 
 def _line(name: str, case: str, report: Report, read: int, size: int, elements: int) -> str:
@@ -72,6 +77,35 @@ def rows() -> Iterator[str]:
         report = _reports(lambda queries=queries: attention.attend_rows(queries, keys, values, LENGTH, scale=0.125))
         read = report.read["k"] + report.read["v"]
         yield _line("attention_rows", f"4 queries a KV head, L = {count}", report, read, 2 * keys.nbytes, 2 * keys.size)
+    yield from _sealed_rows()
+
+
+def _sealed_rows() -> Iterator[str]:
+    """Of codes alone: 768 tokens - 4, 5 or 6 pages - of 1024, of which the others lie in float16."""
+    for size, bits in ((64, (8, 4)), (128, (6, 4)), (128, (4, 3))):
+        form = sealed.PageFormat(size, *bits)
+        name = f"k{bits[0]}v{bits[1]}, {size} channels"
+        for count in (1, 8, 16, 64):
+            held = sequence(form, 2, 1024, 1024 - count).held
+            queries = floats((count, 8, size))
+            made = _all_reports(
+                lambda q=queries, h=held, f=form: sealed.attend(q, 1024 - q.shape[0], h, f, scale=0.125)
+            )
+            report, whole = made[1], held.table.size * 2 * form.nbytes
+            elements = 2 * 2 * 1024 * size
+            kernel = "sealed_part" if count <= attention.MOST_ROWS else "sealed_rows"
+            case = f"{name}, 4 queries a KV head, L = {count}"
+            yield _line(kernel, case, report, report.read["packed"], whole, elements)
+        if bits == (8, 4):
+            for report, kernel in zip(made[::2], ("rotate", "sealed_merge"), strict=True):
+                size_of = queries.nbytes if kernel == "rotate" else 2 * queries.nbytes
+                read = report.read["x" if kernel == "rotate" else "part"]
+                yield _line(kernel, "64 rows of 8 heads, 64 channels", report, read, size_of, queries.size)
+        keys, values = kv_cache(2, 128, size, 2), kv_cache(2, 128, size, 3)
+        report = _reports(lambda k=keys, v=values, f=form, h=held: sealed.seal(k, v, 0, 1, f, h.signs))
+        yield _line(
+            "seal", f"{name}, a page", report, report.read["k"] + report.read["v"], 2 * keys.nbytes, 2 * keys.size
+        )
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ Every sum runs over a head's dimensions in order, in float32: the kernels do the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.cache.codecs.base import Bytes, Floats, Role
+from edgeinfer.quant.rotation import signs
 
 GROUP = 128
 """Numbers that share a scale, at most."""
@@ -26,16 +26,6 @@ LARGEST = np.float32(65504)
 """Of float16: a larger scale becomes this one."""
 PLANES = {3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 """How a code is split, lowest bits first: no field lies across two bytes."""
-
-
-@cache
-def signs(head_size: int) -> Floats:
-    """The signs of the rotation: (D,) of ±1, the top bits of a linear congruential generator (Knuth's MMIX)."""
-    state, found = 1, np.empty(head_size, np.float32)
-    for i in range(head_size):
-        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
-        found[i] = 1 if state >> 63 else -1
-    return found
 
 
 def block_size(head_size: int) -> int:

@@ -65,7 +65,7 @@ struct Shadow {  // of one byte of writable memory
 
 struct Slot {
   const char* name = nullptr;
-  uint64_t size = 0, lead = 0, read = 0, written = 0, mapped = 0;
+  uint64_t size = 0, lead = 0, read = 0, written = 0, mapped = 0, shadowed = 0;
   bool writable = false, threadgroup = false;
   Shadow* shadow = nullptr;
 };
@@ -190,12 +190,12 @@ char* claim(int index, const char* name, uint64_t size, uint64_t lead, bool writ
     slot.mapped = wanted;
   }
   Shadow* shadow = slot.shadow;
-  if (writable && !(threadgroup && shadow && slot.size == size)) {
+  if (writable && !(threadgroup && slot.shadowed == size)) {
     delete[] shadow;
     shadow = new Shadow[size];
+    slot.shadowed = size;
   }
-  const uint64_t mapped = slot.mapped;
-  slot = Slot{name, size, lead, 0, 0, mapped, writable, threadgroup, shadow};
+  slot = Slot{name, size, lead, 0, 0, slot.mapped, slot.shadowed, writable, threadgroup, shadow};
   return start + lead;
 }
 
