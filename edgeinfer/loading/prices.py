@@ -18,6 +18,7 @@ from edgeinfer.hub.partial import read_json, write_json
 
 _FILE = "kv-prices.json"
 _KEPT = 100  # models
+_LEAST = 500  # tokens: a mean over fewer says little
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,12 @@ def prices(folder: Path, model: Path, parameters: int) -> dict[str, Price]:
 
 
 def keep(folder: Path, model: Path, kl: Mapping[str, float], tokens: int) -> None:
-    """Remembers prices of a model, beside those of its other formats; a folder that cannot be written is left alone."""
+    """Remembers prices of a model, beside those of its other formats, where they are of enough tokens.
+
+    A folder that cannot be written is left alone.
+    """
+    if tokens < _LEAST:
+        return
     known, today = _read(folder), date.today().isoformat()
     known[_key(model)] = known.pop(_key(model), {}) | {
         name: Price(price, tokens=tokens, day=today) for name, price in kl.items()

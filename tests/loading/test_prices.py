@@ -39,6 +39,11 @@ def test_what_was_measured_here_goes_first_and_grows_by_format(tmp_path: Path, m
     assert found["k4v4"].where.startswith("measured on ")
 
 
+def test_few_tokens_make_no_price(tmp_path: Path, model: Path) -> None:
+    keep(tmp_path, model, {"k8v4": 0.5}, 63)
+    assert prices(tmp_path, model, SMALL)["k8v4"].model
+
+
 def test_another_file_and_a_changed_one_have_no_measurement(tmp_path: Path, model: Path) -> None:
     keep(tmp_path, model, {"k8v4": 0.5}, 2000)
     other = tmp_path / "other.gguf"
