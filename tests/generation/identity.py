@@ -1,5 +1,8 @@
 """Greedy text with and without drafts, on many prompts, alone and in batches; ``python -m tests.generation.identity``
-plays all 200 of them, the tests a few that a printed seed picks."""
+plays all 200 of them, the tests a few that a printed seed picks.
+
+``... MODEL [KV [START STOP STEP]]``: with keys and values in that format, some of the prompts.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +57,19 @@ def prompt(number: int) -> str:
     return f"Copy this list:\n{lines}\n\nCopy:\n{lines}\n\nCopy:\n" if number % 4 else f"{lines}\n\n{opening}"
 
 
+def long_prompt(number: int) -> str:
+    """The same behind so much text that some of it lies in sealed pages before the first token is made."""
+    lines = "\n".join(f"Note {count}: {prompt(number + count)}" for count in range(40, 50))
+    return f"{lines}\n\n{prompt(number)}"
+
+
 def compare(
     open_backend: Callable[[], Backend],
     tokenizer: Tokenizer,
     share: Callable[[Backend], Shared],
     numbers: Sequence[int],
     tokens: int = TOKENS,
+    prompt: Callable[[int], str] = prompt,
 ) -> Compared:
     """Each prompt without drafts, with drafts alone, and with drafts in a batch of ``TOGETHER``."""
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
@@ -88,14 +98,18 @@ def _without(request: Request) -> Request:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        with open_gguf(Path(name)) as file:
-            words = Tokenizer.from_gguf(file.metadata, file.path, file.field_offset)
-        for first in range(0, PROMPTS, 20):
-            result = compare(
-                lambda name=name: MLXBackend.load(Path(name), context=1024),  # type: ignore[misc]
-                words,
-                lambda backend: Shared(backend.info),
-                range(first, first + 20),
-            )
-            print(name, first, first + 20, result, flush=True)
+    model, kv = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "exact"
+    start, stop, step = map(int, sys.argv[3:6]) if len(sys.argv) > 5 else (0, PROMPTS, 1)
+    with open_gguf(model) as file:
+        words = Tokenizer.from_gguf(file.metadata, file.path, file.field_offset)
+    everything = range(start, stop, step)
+    for first in range(0, len(everything), TOGETHER):
+        part = everything[first : first + TOGETHER]
+        result = compare(
+            lambda: MLXBackend.load(model, context=4096, kv=kv),
+            words,
+            lambda backend: Shared(backend.info),
+            part,
+            prompt=prompt if kv == "exact" else long_prompt,
+        )
+        print(model.name, kv, list(part), result, flush=True)

@@ -27,7 +27,7 @@ from edgeinfer.speculation.survival import Survival
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from edgeinfer.types import Finished, SamplingParams
 from tests.generation.fakes import FakeTokenizer, ids_of
-from tests.generation.identity import PROMPTS, TOGETHER, compare
+from tests.generation.identity import PROMPTS, TOGETHER, compare, long_prompt
 from tests.speculation.drafters import Eager, chance, eager, only
 from tests.tiny import tiny_gguf
 
@@ -104,6 +104,26 @@ def test_greedy_text_is_the_same_alone_and_in_a_batch(real: Path) -> None:
     open_backend = lambda: MLXBackend.load(real, context=1024)  # noqa: E731
     found = compare(open_backend, _tokenizer(real), always_suffix, numbers, tokens=64)
     assert found.different == []
+    assert found.drafted > 0
+
+
+@needs_invariance
+@pytest.mark.real_model
+def test_greedy_text_is_the_same_over_sealed_pages(smollm2_path: Path) -> None:
+    """In one of the formats of keys and values; ``identity`` plays them all."""
+    seed = random.SystemRandom().randrange(1000)
+    print(f"seed {seed}")
+    source = random.Random(seed)
+    kv = source.choice(["k8v8", "k8v4", "k6v4", "k5v4", "k4v4", "k4v3", "k3v3", "q8_0"])
+    found = compare(
+        lambda: MLXBackend.load(smollm2_path, context=4096, kv=kv),
+        _tokenizer(smollm2_path),
+        always_suffix,
+        source.sample(range(PROMPTS), 2),
+        tokens=48,
+        prompt=long_prompt,
+    )
+    assert found.different == [], kv
     assert found.drafted > 0
 
 
