@@ -33,8 +33,6 @@ def test_the_curve_and_every_task_with_every_drafter(tiny: Path, tmp_path: Path)
     assert all(each.worst > 0 and 0 <= each.controller < 1 for each in measured.outcomes)
     assert all(each.same for each in measured.outcomes)
     assert all(each.accepted <= each.drafted for each in measured.outcomes)
-    stored = [each for each in measured.outcomes if each.drafter == STORE]
-    assert sum(each.accepted for each in stored) > 0
     assert doing == ["verifying rows", *TASKS, SCHEMA_TASK]
     shown = tables_of(measured)
     for word in (*TASKS, SCHEMA_TASK, SUFFIX, STORE, "layer_skip", "same", "worst", "rows", "speedup"):
