@@ -15,6 +15,8 @@ from edgeinfer.quant.codec import Codec
 TILES = (32, 64)
 """Rows of x that a tile of the kernel for many rows has; a call takes the smaller one if it has no more rows."""
 TILE_OUTPUTS = 32
+DECODED = 64 << 20
+"""Bytes of a matrix that are decoded at once for a dense product."""
 STEP = 256
 """Weights that a simdgroup takes at once."""
 CHUNK = 8
@@ -43,9 +45,24 @@ class Extras:
 def multiply(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
     """x @ decode(w).T, summed in float32. x: (M, K) -> (M, N) of the same type.
 
-    Up to 16 rows have the same bits alone and together.
+    Up to 16 rows have the same bits alone and together; very many are multiplied in float16.
     """
+    if x.shape[0] >= tuning().dense_rows:
+        return dense(x, w, codec)
     return qmv(x, w, codec) if x.shape[0] <= tuning().small_rows else qmm(x, w, codec)
+
+
+def dense(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
+    """The product of very many rows by MLX, over weights decoded to float16: at most DECODED bytes of them at a time.
+
+    Rows are divided by their largest magnitude, so that none leaves the range of float16.
+    """
+    peak = mx.maximum(mx.max(mx.abs(x), axis=-1, keepdims=True), 1e-30)
+    half = (x / peak).astype(mx.float16)
+    step = max(1, DECODED // (2 * x.shape[1]))
+    slices = [half @ decode(w[start : start + step], codec).T for start in range(0, w.shape[0], step)]
+    product = slices[0] if len(slices) == 1 else mx.concatenate(slices, axis=1)
+    return (product.astype(mx.float32) * peak).astype(x.dtype)
 
 
 def qmv(x: mx.array, w: mx.array, codec: Codec, extras: Extras | None = None) -> mx.array:

@@ -15,11 +15,13 @@ ROW_TILES = (1, 2, 4, 8, 16)
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """``outputs`` rows of the matrix a simdgroup, ``simdgroups`` a threadgroup; up to ``small_rows`` rows of x take the
-    kernel that reads the matrix once for each 16 of them, more take tiles."""
+    kernel that reads the matrix once for each 16 of them, more take tiles. From ``dense_rows`` on the tiles would
+    unpack each weight so often that it is decoded to float16 once, for MLX's dense product."""
 
     outputs: int
     simdgroups: int
     small_rows: int
+    dense_rows: int = 512
 
 
 DEFAULT = Tuning(outputs=4, simdgroups=2, small_rows=16)

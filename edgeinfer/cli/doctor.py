@@ -95,9 +95,10 @@ def _kernels() -> tuple[dict[str, str], bool]:
 
     if ops.device() != "metal":
         return {"none run": "no Metal GPU here; in our tests the kernels are emulated on the CPU"}, True
+    from edgeinfer.cache import kernel_checks as page_checks
     from edgeinfer.ops import kernel_checks
 
-    verdicts = list(kernel_checks.check(outputs=4096, columns=4096, repeats=20))
+    verdicts = [*kernel_checks.check(outputs=4096, columns=4096, repeats=20), *page_checks.check(repeats=20)]
     rows = {"loading": kernel_checks.loading()} | {verdict.kernel: str(verdict) for verdict in verdicts}
     return rows, all(verdict.passed for verdict in verdicts)
 

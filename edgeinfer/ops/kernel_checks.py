@@ -85,7 +85,7 @@ def _products(codec: Codec, outputs: int, columns: int, repeats: int) -> Iterato
     for rows in ROWS:
         x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
         array = mx.array(x)
-        yield _verdict(
+        yield verdict(
             f"{'qmv' if rows <= ROWS[2] else 'qmm'}, {codec.name}, {rows} rows",
             partial(products.multiply, array, w, codec),
             partial(twin.linear, array),
@@ -94,7 +94,7 @@ def _products(codec: Codec, outputs: int, columns: int, repeats: int) -> Iterato
             repeats,
         )
         chosen = mx.zeros(rows, mx.int32)
-        yield _verdict(
+        yield verdict(
             f"{'qmv' if rows <= ROWS[2] else 'qmm'}_experts, {codec.name}, {rows} rows",
             partial(products.multiply_experts, array, w[None], codec, chosen),
             partial(experts.linear, array, chosen),
@@ -104,7 +104,7 @@ def _products(codec: Codec, outputs: int, columns: int, repeats: int) -> Iterato
         )
     x = np.random.default_rng(0).standard_normal((1, columns)).astype(np.float32)
     array, y = mx.array(x), x.astype(np.float64) @ weights.T.astype(np.float64)
-    yield _verdict(
+    yield verdict(
         f"qmv_gated, {codec.name}, 1 row",
         partial(products.qmv_gated, array, w, w, codec, "silu"),
         lambda: plain.gated(twin.linear(array), twin.linear(array), "silu"),
@@ -115,7 +115,7 @@ def _products(codec: Codec, outputs: int, columns: int, repeats: int) -> Iterato
     tokens = mx.array(np.random.default_rng(0).integers(0, outputs, ROWS[2]).astype(np.int32))
     exact = weights[np.array(tokens)].astype(np.float64)
     name = f"rows, {codec.name}"
-    yield _verdict(name, partial(products.rows, tokens, w, codec), partial(twin.embed, tokens), exact, 0.0, repeats)
+    yield verdict(name, partial(products.rows, tokens, w, codec), partial(twin.embed, tokens), exact, 0.0, repeats)
 
 
 def _attention(head_dim: int, rows: int, repeats: int) -> Verdict:
@@ -136,10 +136,10 @@ def _attention(head_dim: int, rows: int, repeats: int) -> Verdict:
     with mx.stream(mx.cpu):
         k, v = keys.astype(mx.float32), values.astype(mx.float32)
         exact = np.array(plain.attention(queries, k, v, length, scale=scale, window=window, softcap=softcap))
-    return _verdict(f"attention, {head_dim} channels, {rows} rows", ours, theirs, exact, ATTENTION_BOUND, repeats)
+    return verdict(f"attention, {head_dim} channels, {rows} rows", ours, theirs, exact, ATTENTION_BOUND, repeats)
 
 
-def _verdict(
+def verdict(
     name: str,
     ours: Callable[[], mx.array],
     theirs: Callable[[], mx.array],
@@ -147,6 +147,7 @@ def _verdict(
     bound: float,
     repeats: int,
 ) -> Verdict:
+    """``ours`` against what is ``expected``, and its time against that of ``theirs``."""
     try:
         found = np.array(ours())
     except RuntimeError as failure:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgeinfer import ops
+from edgeinfer.cache import kernel_checks as page_checks
 from edgeinfer.cli.doctor import command
 from edgeinfer.metal_kernels import attention
 from edgeinfer.ops import kernel_checks
@@ -36,10 +37,13 @@ def test_kernels_pass_on_the_emulator(codec: str, monkeypatch: pytest.MonkeyPatc
         return checked(outputs=9, columns=256, repeats=1)
 
     monkeypatch.setattr(kernel_checks, "check", smaller)
+    for name, value in {"HEAD_DIMS": (), "SIZE": 64, "LENGTH": 512, "HEADS": 1, "KV_HEADS": 1}.items():
+        monkeypatch.setattr(page_checks, name, value)
+    monkeypatch.setattr(page_checks, "FORMATS", {"k8v4": page_checks.FORMATS["k8v4"]})
     with emulated():
         result = CliRunner().invoke(command, ["--kernels"])
     assert result.exit_code == 0, result.output
-    assert result.output.count("passed, error") == 2 * len(kernel_checks.ROWS) + 5
+    assert result.output.count("passed, error") == 2 * len(kernel_checks.ROWS) + 5 + 2
     assert "copies the weights: " in result.output
 
 

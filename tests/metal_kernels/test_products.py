@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from edgeinfer.metal_kernels import products
+from edgeinfer.metal_kernels import products, tuning
 from edgeinfer.metal_kernels.specs import ACTIVATIONS
 from edgeinfer.quant.codec import CODECS, Codec
 from tests.metal_kernels.blocks import BOUNDS, DECODABLE, floats, gated, matrix, rms_norm, wide, worst
@@ -90,6 +92,21 @@ def test_a_matrix_decodes_to_half() -> None:
     with emulated():
         half = np.array(products.decode(w.array, w.codec))
     np.testing.assert_array_equal(half, w.weights.astype(np.float16))
+
+
+@pytest.mark.parametrize(("name", "size"), [("q4_k", 1.0), ("q8_0", 1e6), ("f16", 1e-6)])
+def test_very_many_rows_take_a_dense_product(name: str, size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that float16 could not hold as well, and a matrix that is decoded in slices."""
+    w, x = matrix(CODECS[name], 37, 512), size * floats((40, 512))
+    monkeypatch.setattr(products, "tuning", lambda: replace(tuning.DEFAULT, dense_rows=40))
+    monkeypatch.setattr(products, "DECODED", 2 * 512 * 16)
+    with emulated() as metal:
+        y = products.multiply(x, w.array, w.codec)
+        few = products.multiply(x[:39], w.array, w.codec)
+    assert worst(y, wide(x) @ w.weights.T.astype(np.float64)) < 1e-3
+    assert worst(few, wide(x[:39]) @ w.weights.T.astype(np.float64)) < 1e-6
+    launched = [name.partition("<")[0] for name in metal.texts]
+    assert mx.metal.is_available() or launched == ["edgeinfer_rows", "edgeinfer_qmm"]
 
 
 @pytest.mark.usefixtures("emulator_only")
