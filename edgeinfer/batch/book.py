@@ -23,7 +23,7 @@ class Book:
     def __init__(self, job: Job, model: str, on_progress: Callable[[BatchProgress], None] | None) -> None:
         self.job = job
         self.fingerprint = job.fingerprint(model)
-        self.memory = 0  # bytes that engines hold, where the run knows
+        self.memory: Callable[[], int] = int  # bytes that engines hold, where the run knows
         self._on_progress = on_progress
         self._ledger = Ledger()
         self._failed_here = 0
@@ -100,7 +100,7 @@ class Book:
                 tokens_per_second=self._tokens / seconds if seconds > 0 else 0.0,
                 seconds=seconds,
                 seconds_left=left * seconds / answered if left is not None and answered else None,
-                memory=self.memory,
+                memory=self.memory(),
             )
         )
 

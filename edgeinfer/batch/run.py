@@ -86,6 +86,7 @@ class Run:
             return
         if self._llm is None:
             self._llm = self._open_model()
+            self._book.memory = self._llm.memory_in_use
         try:
             self._llm.submit(
                 row.prompt, RowOutlet(row, self._ended, self._abandoned), **self._book.job.options_for(row)
@@ -122,14 +123,14 @@ class Run:
         else:
             self._count_crash(outcome)
             self._book.fail(row, outcome)
-        self._tick()
+        self._book.tick()
 
     def _next_end(self) -> tuple[Row, Reply | BaseException]:
         while True:
             try:
                 return self._ended.get(timeout=_TICK)
             except Empty:
-                self._tick()
+                self._book.tick()
 
     def _count_crash(self, outcome: BaseException) -> None:
         """Gives up where the engine crashes on row after row: then it is not the rows."""
@@ -137,10 +138,6 @@ class Run:
             self._crashes += 1
             if self._crashes == MOST_CRASHES:
                 raise outcome
-
-    def _tick(self) -> None:
-        self._book.memory = self._llm.memory_in_use() if self._llm else 0
-        self._book.tick()
 
 
 def answer(job: Job, fingerprint: str, llm: LLM, row: Row, reply: Reply) -> dict[str, Any]:
