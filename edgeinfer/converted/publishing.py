@@ -14,20 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeinfer.converted.families import EXPERTS, FAMILIES, TOP
+from edgeinfer.converted.publishedkeys import SAID
 from edgeinfer.errors import UnsupportedModel
 from edgeinfer.formats.config import Config
 from edgeinfer.formats.gguf import GGUFFile, TensorInfo
 from edgeinfer.quant.codec import decode
 
 ARCHITECTURES = {
-    "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe", "gemma3": "gemma3_text",
+    "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe", "gemma2": "gemma2",
+    "gemma3": "gemma3_text", "mistral3": "ministral3", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2",
+    "glm4": "glm4",
 }  # fmt: skip
 """``general.architecture`` -> ``model_type``."""
 
 _IGNORED = ("context_length", "rope.scaling.finetuned", "rope.dimension_count", "attention.value_length", "vocab_size")
+_PLAIN_YARN = ("qwen2", "qwen3", "qwen3moe", "smollm3", "olmo2", "glm4")
+"""Whose YaRN has its published values alone."""
 _FREQUENCIES = "rope_freqs.weight"
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_LAYERS_OF_27B = 62  # of Gemma 3: the one size whose queries are scaled by its embedding's share of a head
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +75,9 @@ def published_settings(file: GGUFFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
     }
     settings |= _rope_scaling(file, config, settings)
-    if config.architecture == "gemma3":
-        settings |= {
-            "query_pre_attn_scalar": hidden / heads if layers == _LAYERS_OF_27B else head_dim,
-            "sliding_window": config.read("attention.sliding_window", int),
-            "sliding_window_pattern": config.read("attention.sliding_window_pattern", int, 6),
-            "rope_local_base_freq": config.read("rope.freq_base_swa", float, 10000.0),
-            "hidden_activation": "gelu_pytorch_tanh",
-        }
-    if config.architecture == "qwen3moe":
-        settings |= {
-            "num_experts": config.read("expert_count", int),
-            "num_experts_per_tok": config.read("expert_used_count", int),
-            "moe_intermediate_size": config.read("expert_feed_forward_length", int),
-            "norm_topk_prob": True,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-        }
-    if config.architecture == "qwen2" and head_dim * heads != hidden:
-        raise config.unsupported("attention.key_length", head_dim, (hidden // heads,))
+    if config.architecture in SAID:
+        settings |= SAID[config.architecture](config, settings)
+    settings = {key: value for key, value in settings.items() if value is not None}
     config.refuse_unread(_IGNORED)
     return settings
 
@@ -97,8 +85,12 @@ def published_settings(file: GGUFFile) -> dict[str, Any]:
 def _rope_scaling(file: GGUFFile, config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     if _FREQUENCIES in file.tensors:
         return {"rope_scaling": _llama3(file, settings)}
-    config.expect("rope.scaling.type", "none", "linear", None)
+    yarn = "yarn" if config.architecture in _PLAIN_YARN else "linear"
+    config.expect("rope.scaling.type", "none", "linear", yarn, None)
     factor = config.read("rope.scaling.factor", float, 1.0)
+    if config.read("rope.scaling.type", str, "linear") == "yarn":
+        original = config.read("rope.scaling.original_context_length", int)
+        return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}}
     if config.read("rope.scaling.type", str, "linear") == "none" or factor == 1.0:
         return {}
     return {"rope_scaling": {"rope_type": "linear", "factor": factor}}

@@ -25,6 +25,7 @@ from edgeinfer.quant.codec import CODECS, decode
 from edgeinfer.tokenizer.vocabulary import Tokenizer
 from tests.architectures import tiny
 from tests.conversion.test_conversion import run
+from tests.makers import WINDOW, YARN
 from tests.models.test_logits import mean_kl, our_logits, some_tokens
 from tests.tiny import random_blocks, tiny_gguf
 
@@ -96,6 +97,29 @@ def test_experts_keep_their_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             name = "blk.1.ffn_down_exps.weight"
             np.testing.assert_array_equal(weights_of(folder, name), weights_of(file, name))
     tokens = some_tokens(60)
+    assert mean_kl(our_logits(tmp_path / "mlx", tokens), our_logits(path, tokens)) < 1e-6
+
+
+RETURNING: dict[str, dict[str, Any]] = {
+    "mistral3": {}, "qwen3moe": YARN, "gemma2": {}, "granite": {}, "smollm3": YARN, "olmo2": {}, "glm4": YARN,
+    "olmo2, windows": YARN | WINDOW | {".attention.sliding_window_pattern": [True, True, True, False, True]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", RETURNING)
+def test_a_family_keeps_its_codes_and_its_settings_in_mlx(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    monkeypatch.setattr(ops, "fused", False)
+    path = tiny(tmp_path / "m.gguf", family.partition(",")[0], RETURNING[family], codec="q8_0")
+    with open_gguf(path) as file:
+        outcome = write_mlx(file, tmp_path / "mlx")
+        assert outcome.decoded == 0
+        with Checkpoint(tmp_path / "mlx") as folder:
+            assert folder.tensors.keys() == file.tensors.keys()
+            for name in file.tensors:
+                np.testing.assert_allclose(weights_of(folder, name), weights_of(file, name), atol=2e-7, err_msg=name)
+    tokens = some_tokens(150)  # past windows and original contexts
     assert mean_kl(our_logits(tmp_path / "mlx", tokens), our_logits(path, tokens)) < 1e-6
 
 
