@@ -41,6 +41,12 @@ class Extras:
     bias: mx.array | None = None
     residual: mx.array | None = None
 
+    def inputs(self) -> list[mx.array]:
+        """gain, bias, residual, eps, and which of the three there are, as kernels take them."""
+        given = (self.gain, self.bias, self.residual)
+        arrays = [mx.zeros(LEAST) if each is None else each for each in given]
+        return [*arrays, mx.array(self.eps, mx.float32), *(mx.array(each is not None) for each in given)]
+
 
 def multiply(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
     """x @ decode(w).T, summed in float32. x: (M, K) -> (M, N) of the same type.
@@ -69,11 +75,24 @@ def qmv(x: mx.array, w: mx.array, codec: Codec, extras: Extras | None = None) ->
     """The kernel for few rows: reads each byte of the matrix once for every 16 of them."""
     extras = extras or Extras()
     rows, outputs = x.shape[0], w.shape[0]
+    template, grid, threadgroup = _few_rows(rows, [outputs], x.dtype, codec)
+    (y,) = launch("qmv", [w, x, *extras.inputs()], template, grid, threadgroup, [(rows, outputs)], [x.dtype])
+    return y
+
+
+def qmv_joined(
+    x: mx.array, matrices: Sequence[mx.array], codec: Codec, last: Codec, extras: Extras | None = None
+) -> mx.array:
+    """As ``qmv``, of three matrices whose results lie side by side; the last may have a codec of its own.
+
+    The bits are those of three calls. x: (M, K) -> (M, the rows of all matrices).
+    """
+    extras = extras or Extras()
+    rows, outputs = x.shape[0], [matrix.shape[0] for matrix in matrices]
     template, grid, threadgroup = _few_rows(rows, outputs, x.dtype, codec)
-    given = (extras.gain, extras.bias, extras.residual)
-    inputs = [w, x, *(_unused() if each is None else each for each in given), mx.array(extras.eps, mx.float32)]
-    inputs += [mx.array(each is not None) for each in given]
-    (y,) = launch("qmv", inputs, template, grid, threadgroup, [(rows, outputs)], [x.dtype])
+    template = [*template[:2], ("LAST", last.ggml_id), *template[2:]]
+    inputs = [*matrices, x, *extras.inputs()]
+    (y,) = launch("qmv_joined", inputs, template, grid, threadgroup, [(rows, sum(outputs))], [x.dtype])
     return y
 
 
@@ -83,29 +102,31 @@ def qmv_gated(
     """activation(gate) * up of two matrices of one codec and shape, for few rows. Of the extras only a norm."""
     extras = extras or Extras()
     rows, outputs = x.shape[0], gate.shape[0]
-    template, grid, threadgroup = _few_rows(rows, outputs, x.dtype, codec)
+    template, grid, threadgroup = _few_rows(rows, [outputs], x.dtype, codec)
     template = [*template, ("ACTIVATION", ACTIVATIONS.index(activation))]
-    gain = _unused() if extras.gain is None else extras.gain
+    gain = mx.zeros(LEAST) if extras.gain is None else extras.gain
     inputs = [gate, up, x, gain, mx.array(extras.eps, mx.float32), mx.array(extras.gain is not None)]
     (y,) = launch("qmv_gated", inputs, template, grid, threadgroup, [(rows, outputs)], [x.dtype])
     return y
 
 
 def _few_rows(
-    rows: int, outputs: int, dtype: mx.Dtype, codec: Codec
-) -> tuple[Template, tuple[int, int, int], tuple[int, int, int]]:
-    """Template, grid and threadgroup of the kernels for few rows."""
+    rows: int, outputs: Sequence[int], dtype: mx.Dtype, codec: Codec
+) -> tuple[list[tuple[str, int | bool | mx.Dtype]], tuple[int, int, int], tuple[int, int, int]]:
+    """Template, grid and threadgroup of the kernels for few rows; ``outputs``: of each matrix."""
     tile = next((each for each in ROW_TILES if each >= rows), ROW_TILES[-1])
     tuned = tuning()
     per_simdgroup = outputs_for(tuned, tile)
-    groups = -(-outputs // (per_simdgroup * tuned.simdgroups))
-    template: Template = [("T", dtype), ("CODEC", codec.ggml_id), ("ROWS", tile), ("OUTPUTS", per_simdgroup),
-                ("SIMDGROUPS", tuned.simdgroups)]  # fmt: skip
+    tiles = sum(-(-each // per_simdgroup) for each in outputs)
+    groups = -(-tiles // tuned.simdgroups)
+    template: list[tuple[str, int | bool | mx.Dtype]] = [
+        ("T", dtype),
+        ("CODEC", codec.ggml_id),
+        ("ROWS", tile),
+        ("OUTPUTS", per_simdgroup),
+        ("SIMDGROUPS", tuned.simdgroups),
+    ]
     return template, (32, tuned.simdgroups * groups, -(-rows // tile)), (32, tuned.simdgroups, 1)
-
-
-def _unused() -> mx.array:
-    return mx.zeros(LEAST)
 
 
 def qmm(x: mx.array, w: mx.array, codec: Codec) -> mx.array:
@@ -133,7 +154,7 @@ def multiply_experts(x: mx.array, w: mx.array, codec: Codec, experts: mx.array) 
     """
     rows, outputs = x.shape[0], w.shape[1]
     name, (template, grid, threadgroup) = (
-        ("qmv_experts", _few_rows(rows, outputs, x.dtype, codec))
+        ("qmv_experts", _few_rows(rows, [outputs], x.dtype, codec))
         if rows <= tuning().small_rows
         else ("qmm_experts", _many_rows(rows, outputs, x.dtype, codec, TILES[:1]))
     )

@@ -21,13 +21,18 @@ class KernelSpec:
     scalars: frozenset[str] = frozenset()
     padded: frozenset[str] = frozenset()
 
+    @property
+    def fuses(self) -> frozenset[str]:
+        """Parts of a linear map (``ops.parts.MapParts``) that the kernel does along with its product.
+
+        A norm of the result is never among them: it needs whole rows, which no threadgroup sees.
+        """
+        parts = {name.removeprefix("has_") for name in self.inputs if name.startswith("has_")}
+        return frozenset(parts | ({"activation"} if "ACTIVATION" in self.template else set()))
+
 
 ACTIVATIONS = ("silu", "gelu")
 """What a gate may pass through; a kernel knows each by its place."""
-
-FUSED = frozenset({"norm", "bias", "residual", "activation"})
-"""Parts of a linear map (``ops.parts.MapParts``) that the kernels for few rows do along with the product. A norm of the
-result is not among them: it needs whole rows, which no threadgroup sees."""
 
 
 def _table(*rows: KernelSpec) -> dict[str, KernelSpec]:
@@ -51,6 +56,15 @@ KERNELS = _table(
         ("T", "CODEC", "ROWS", "OUTPUTS", "SIMDGROUPS", "ACTIVATION"),
         "activation(norm @ decode(w).T) * (norm @ decode(up).T), norm = rms_norm(x, gain)",
         scalars=frozenset({"eps", "has_norm"}),
+    ),
+    KernelSpec(
+        "qmv_joined",
+        ("w", "second", "third", "x", "gain", "bias", "residual", "eps", "has_norm", "has_bias", "has_residual"),
+        ("y",),
+        ("T", "CODEC", "LAST", "ROWS", "OUTPUTS", "SIMDGROUPS"),
+        "qmv of w, second and third, side by side",
+        scalars=frozenset({"eps", "has_norm", "has_bias", "has_residual"}),
+        padded=frozenset({"bias", "residual"}),
     ),
     KernelSpec("qmm", ("w", "x"), ("y",), ("T", "CODEC", "ROWS"), "x @ decode(w).T"),
     KernelSpec(

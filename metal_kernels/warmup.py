@@ -42,6 +42,22 @@ def codec_obstacle(codec: Codec) -> str:
 
 
 @cache
+def joined_obstacle(codec: Codec, last: Codec) -> str:
+    """As ``codec_obstacle``, for three matrices in one launch, the last in a codec of its own."""
+    columns = max(products.CHUNK, codec.weights, last.weights)
+    first, third = (
+        mx.zeros((products.CHUNK, columns // each.weights * each.bytes), mx.uint8) for each in (codec, last)
+    )
+
+    def calls() -> Iterator[tuple[str, Callable[[], mx.array]]]:
+        for rows in ROW_TILES:
+            call = partial(products.qmv_joined, mx.zeros((rows, columns)), [first, first, third], codec, last)
+            yield f"qmv_joined<{codec.name}, {last.name}, {rows} rows>", call
+
+    return _first_failure(calls(), "matrices are multiplied one after the other")
+
+
+@cache
 def experts_obstacle(codec: Codec) -> str:
     """As ``codec_obstacle``, for matrices of experts."""
     columns = max(products.CHUNK, codec.weights)

@@ -112,6 +112,14 @@ def _products(codec: Codec, outputs: int, columns: int, repeats: int) -> Iterato
         BOUND,
         repeats,
     )
+    yield verdict(
+        f"qmv_joined, {codec.name}, 1 row",
+        lambda: products.qmv_joined(array, [w, w, w], codec, codec),
+        lambda: mx.concatenate([twin.linear(array) for _ in range(3)], axis=1),
+        np.concatenate([y, y, y], axis=1),
+        BOUND,
+        repeats,
+    )
     tokens = mx.array(np.random.default_rng(0).integers(0, outputs, ROWS[2]).astype(np.int32))
     exact = weights[np.array(tokens)].astype(np.float64)
     name = f"rows, {codec.name}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import mlx.core as mx
 
 from edgeinfer.metal_kernels import attention as kernels
 from edgeinfer.metal_kernels import products, warmup
 from edgeinfer.metal_kernels.sealed import PageFormat
-from edgeinfer.metal_kernels.specs import FUSED
+from edgeinfer.metal_kernels.specs import ACTIVATIONS, KERNELS
 from edgeinfer.metal_kernels.tuning import tuning
 from edgeinfer.ops import plain
 from edgeinfer.ops.adopt import adopt
@@ -86,34 +85,42 @@ def prepare(packed: PackedWeight, wide: bool) -> Weight:
 
 @dataclass(frozen=True, slots=True)
 class FusedMap:
-    """A linear map of few rows in one launch a matrix, or one for gate and up; of more rows as ``composed`` has it."""
+    """A linear map of few rows in one launch of ``kernel``, or for ``qmv`` in one a matrix.
 
+    Of more rows it is as ``composed`` has it.
+    """
+
+    kernel: str
     parts: MapParts
     composed: LinearMap
-    biases: Sequence[mx.array | None]
+    blocks: Sequence[BlockWeight]
 
     def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
-        parts = self.parts
         if x.shape[0] > tuning().small_rows:
             return self.composed(x, residual)
-        blocks = [weight for weight in parts.weights if isinstance(weight, BlockWeight)]
-        extras = products.Extras(gain=parts.norm, eps=parts.eps)
-        if parts.activation:
-            gate, up = blocks
-            y = products.qmv_gated(x, gate.blocks, up.blocks, gate.codec, parts.activation, extras)
-            return y if residual is None else plain.add(residual, y)
-        if len(blocks) == 1:
-            extras = replace(extras, bias=self.biases[0], residual=residual)
-            return products.qmv(x, blocks[0].blocks, blocks[0].codec, extras)
-        pairs = zip(blocks, self.biases, strict=True)
-        y = mx.concatenate(
-            [products.qmv(x, each.blocks, each.codec, replace(extras, bias=bias)) for each, bias in pairs], axis=1
-        )
-        return y if residual is None else plain.add(residual, y)
+        first, rest = self.blocks[0], [each.blocks for each in self.blocks[1:]]
+        fused = "residual" in KERNELS[self.kernel].fuses and (self.kernel != "qmv" or not rest)
+        extras = products.Extras(self.parts.norm, self.parts.eps, self.parts.bias, residual if fused else None)
+        if self.kernel == "qmv_gated":
+            y = products.qmv_gated(x, first.blocks, rest[0], first.codec, self.parts.activation, extras)
+        elif self.kernel == "qmv_joined":
+            y = products.qmv_joined(x, [first.blocks, *rest], first.codec, self.blocks[-1].codec, extras)
+        else:
+            y = self._one_by_one(x, extras)
+        return y if fused or residual is None else plain.add(residual, y)
+
+    def _one_by_one(self, x: mx.array, extras: products.Extras) -> mx.array:
+        made, start = [], 0
+        for each in self.blocks:
+            end = start + each.blocks.shape[0]
+            bias = None if extras.bias is None else extras.bias[start:end]
+            made.append(products.qmv(x, each.blocks, each.codec, replace(extras, bias=bias)))
+            start = end
+        return made[0] if len(made) == 1 else mx.concatenate(made, axis=1)
 
 
 def linear_map(parts: MapParts, composed: LinearMap) -> LinearMap:
-    """``composed``, or the fused form where the kernels have all of its parts."""
+    """``composed``, or the fused form where a kernel has all of its parts."""
     blocks = [weight for weight in parts.weights if isinstance(weight, BlockWeight)]
     given = {
         "norm": parts.norm,
@@ -122,14 +129,18 @@ def linear_map(parts: MapParts, composed: LinearMap) -> LinearMap:
         "activation": parts.activation or None,
     }
     used = {name for name, part in given.items() if part is not None}
-    alike = len({(each.codec, each.blocks.shape) for each in blocks}) == 1
-    if len(blocks) < len(parts.weights) or not used <= FUSED or (parts.activation and (not alike or "bias" in used)):
+    kernel = _kernel_of(blocks, parts.activation)
+    if len(blocks) < len(parts.weights) or not used <= KERNELS[kernel].fuses:
         return composed
-    ends = list(accumulate(each.blocks.shape[0] for each in blocks))
-    biases: list[mx.array | None] = [None] * len(blocks)
-    if parts.bias is not None:
-        biases = list(mx.split(parts.bias, ends[:-1]))
-    return FusedMap(parts, composed, biases)
+    return FusedMap(kernel, parts, composed, blocks)
+
+
+def _kernel_of(blocks: Sequence[BlockWeight], activation: str) -> str:
+    """The kernel that takes most of these matrices at once."""
+    if activation in ACTIVATIONS and len({(each.codec, each.blocks.shape) for each in blocks}) == 1:
+        return "qmv_gated"
+    joined = len(blocks) == 3 and blocks[0].codec == blocks[1].codec
+    return "qmv_joined" if joined and not warmup.joined_obstacle(blocks[0].codec, blocks[2].codec) else "qmv"
 
 
 def bits(codec: Codec) -> float:

@@ -15,7 +15,10 @@ from edgeinfer.metal_kernels import warmup
 from edgeinfer.ops import metal as metal_ops
 from tests.metal_kernels.emulator import CLANG, Emulator, emulated
 
-OBSTACLES = (warmup.codec_obstacle, warmup.experts_obstacle, warmup.attention_obstacle, warmup.sealed_obstacle)
+OBSTACLES = (
+    warmup.codec_obstacle, warmup.joined_obstacle, warmup.experts_obstacle, warmup.attention_obstacle,
+    warmup.sealed_obstacle,
+)  # fmt: skip
 INSTALL = f"{CLANG} is missing: apt-get install --no-install-recommends clang-19 binutils"
 
 

@@ -62,6 +62,18 @@ GATED = [
     ("half the lanes", "const float gated = ", "if (lane > 15) continue; const float gated = ", "divergent-simd"),
     ("every lane writes", "if (lane == (m * OUTPUTS + n) % 32) y", "y", "race"),
 ]
+JOINED = [
+    ("second read as the first", "is_second ? second : w;", "is_second ? w : w;", "numbers"),
+    ("third with the rows' bytes of the first", "is_third ? third_shape[1] : w_shape[1]", "w_shape[1]", "numbers"),
+    ("results on top of one another", "is_second ? w_shape[0] : 0;", "0;", "race"),
+    ("tiles of the second not counted", "second_tile + (second_shape[0] + OUTPUTS - 1) / OUTPUTS", "second_tile",
+     "unwritten"),
+    ("rows behind a matrix", "metal::clamp(matrix_rows - output, 0, OUTPUTS)", "OUTPUTS", "bounds"),
+    ("simdgroups share memory", "staged + simdgroup * OUTPUTS * halves;", "staged;", "race"),
+    ("memory of the first codec alone", "staged[SIMDGROUPS * OUTPUTS * halves]",
+     "staged[SIMDGROUPS * OUTPUTS * Stage<First>::halves]", "bounds"),
+    ("every lane writes", "n < present && lane == (m * OUTPUTS + n) % 32)", "n < present)", "race"),
+]  # fmt: skip
 QMV_TAIL = [
     ("end of a row not seen", "if (lane * 8 < weights)", "if (lane * 8 <= weights)", "bounds"),
     (

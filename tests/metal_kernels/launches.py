@@ -29,6 +29,12 @@ def _few(codec: str) -> tuple[mx.array, np.ndarray]:
     return y, wide(bias) + rms_norm(x, gain, 1e-5) @ w.weights.T
 
 
+def _joined() -> tuple[mx.array, np.ndarray]:
+    first, last, x = matrix(CODECS["q4_k"], 13, 512), matrix(CODECS["q6_k"], 7, 512), floats((3, 512))
+    y = products.qmv_joined(x, [first.array, first.array, last.array], first.codec, last.codec)
+    return y, wide(x) @ np.concatenate([first.weights, first.weights, last.weights]).T
+
+
 def _gated() -> tuple[mx.array, np.ndarray]:
     gate, up, x = matrix(CODECS["q4_k"], 13, 512), matrix(CODECS["q4_k"], 13, 512, seed=9), floats((3, 512))
     return products.qmv_gated(x, gate.array, up.array, gate.codec, "gelu"), gated(gate, up, wide(x), "gelu")
@@ -80,6 +86,7 @@ LAUNCHES: Mapping[str, Launch] = {
     "few rows": Launch(("qmv",), lambda: _few("q4_k")),
     "few rows, codebook": Launch(("qmv",), lambda: _few("iq2_s")),
     "few rows, bfloat16": Launch(("qmv",), lambda: _few("bf16")),
+    "three matrices": Launch(("qmv_joined",), _joined),
     "gated": Launch(("qmv_gated",), _gated),
     "one tile of rows": Launch(("qmm",), lambda: _many("q4_k", 20)),
     "more tiles of rows": Launch(("qmm",), lambda: _many("mxfp4", 70)),

@@ -43,7 +43,7 @@ def test_kernels_pass_on_the_emulator(codec: str, monkeypatch: pytest.MonkeyPatc
     with emulated():
         result = CliRunner().invoke(command, ["--kernels"])
     assert result.exit_code == 0, result.output
-    assert result.output.count("passed, error") == 2 * len(kernel_checks.ROWS) + 5 + 2
+    assert result.output.count("passed, error") == 2 * len(kernel_checks.ROWS) + 6 + 2
     assert "copies the weights: " in result.output
 
 

@@ -55,6 +55,13 @@ def _fused() -> tuple[mx.array, np.ndarray]:
     return y, wide(residual) + wide(bias) + rms_norm(x, gain, 1e-5) @ w.weights.T
 
 
+def _joined() -> tuple[mx.array, np.ndarray]:
+    matrices = [matrix(CODECS["q4_k"], 13, 512), matrix(CODECS["q4_k"], 6, 512, 8), matrix(CODECS["q6_k"], 7, 512, 9)]
+    x = floats((3, 512))
+    y = products.qmv_joined(x, [each.array for each in matrices], CODECS["q4_k"], CODECS["q6_k"])
+    return y, wide(x) @ np.concatenate([each.weights for each in matrices]).T
+
+
 def _gated() -> tuple[mx.array, np.ndarray]:
     gate, up, x = matrix(CODECS["q4_k"], 13, 512), matrix(CODECS["q4_k"], 13, 512, seed=9), floats((3, 512))
     return products.qmv_gated(x, gate.array, up.array, gate.codec, "silu"), gated(gate, up, wide(x), "silu")
@@ -138,6 +145,7 @@ CASES = [
         ("qmm_experts", _experts(40), faults.QMM_EXPERTS),
         ("qmv, fused", _fused, faults.QMV_FUSED),
         ("qmv_gated", _gated, faults.GATED),
+        ("qmv_joined", _joined, faults.JOINED),
         ("attention", _attention, faults.ATTENTION_PART + faults.ATTENTION_MERGE),
         ("attention of many rows", _attention_rows, faults.ATTENTION_ROWS),
         ("seal", _seal, faults.SEAL),
@@ -156,8 +164,8 @@ def test_a_planted_fault_is_caught(run, before: str, after: str, kind: str) -> N
 
 @pytest.mark.parametrize(
     "run",
-    [*map(_product, PRODUCTS), _experts(7), _experts(40), _fused, _gated, _attention, _attention_rows, _seal, _rotate,
-     _sealed_few, _sealed_many],
+    [*map(_product, PRODUCTS), _experts(7), _experts(40), _fused, _gated, _joined, _attention, _attention_rows, _seal,
+     _rotate, _sealed_few, _sealed_many],
 )  # fmt: skip
 def test_nothing_is_found_without_one(run) -> None:
     with emulated():

@@ -54,7 +54,7 @@ def test_a_model_gives_the_same_tokens_as_the_oracle(
     assert tokens == expected.argmax(-1).tolist()
     assert np.abs(logits - expected).max() < 2e-3 * np.abs(expected).max()
     launched = {name.partition("<")[0].removeprefix("edgeinfer_") for name in on_metal.texts}
-    assert mx.metal.is_available() or {"rows", "qmv", "attention_part"} <= launched
+    assert mx.metal.is_available() or {"rows", "qmv", "qmv_joined", "qmv_gated", "attention_part"} <= launched
 
 
 @pytest.mark.usefixtures("metal")

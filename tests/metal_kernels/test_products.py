@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.metal_kernels import products, tuning
-from edgeinfer.metal_kernels.specs import ACTIVATIONS
+from edgeinfer.metal_kernels.specs import ACTIVATIONS, KERNELS
 from edgeinfer.quant.codec import CODECS, Codec
 from tests.metal_kernels.blocks import BOUNDS, DECODABLE, floats, gated, matrix, rms_norm, wide, worst
 from tests.metal_kernels.emulator import emulated
@@ -151,6 +151,40 @@ def test_norm_bias_and_residual_go_along(rows: int, used: tuple[str, ...]) -> No
     expected = (rms_norm(x, given["gain"], 1e-5) if "gain" in used else wide(x)) @ w.weights.T
     expected = expected + sum(wide(given[name]) for name in used if name != "gain")
     assert worst(y, expected) < 1e-6
+
+
+@pytest.mark.parametrize(("name", "last", "rows"), [("q4_k", "q6_k", 1), ("q4_k", "q4_k", 5), ("q8_0", "f16", 19)])
+def test_three_matrices_in_one_launch_have_the_bits_of_three(name: str, last: str, rows: int) -> None:
+    matrices = [
+        matrix(CODECS[name], 13, 512),
+        matrix(CODECS[name], 6, 512, seed=8),
+        matrix(CODECS[last], 7, 512, seed=9),
+    ]
+    x, residual = floats((rows, 512)), floats((rows, 26), seed=2)
+    extras = products.Extras(floats((512,), seed=3), 1e-5, floats((26,), seed=4), residual)
+    with emulated() as metal:
+        y = products.qmv_joined(x, [each.array for each in matrices], CODECS[name], CODECS[last], extras)
+        launches, at, alone = len(metal.reports), 0, []
+        for each in matrices:
+            end = at + len(each.blocks)
+            part = replace(extras, bias=extras.bias[at:end], residual=residual[:, at:end])
+            alone.append(np.array(products.qmv(x, each.array, each.codec, part)))
+            at = end
+    np.testing.assert_array_equal(np.array(y).view(np.uint32), np.concatenate(alone, axis=1).view(np.uint32))
+    assert mx.metal.is_available() or launches == 1
+    if not mx.metal.is_available():
+        tiles = -(-rows // 16)
+        for given, each in zip(("w", "second", "third"), matrices, strict=True):
+            assert metal.reports[0].read[given] == tiles * each.blocks.nbytes
+
+
+def test_what_is_fused_is_what_kernels_take() -> None:
+    fused = {name: spec.fuses for name, spec in KERNELS.items() if spec.fuses}
+    assert fused == {
+        "qmv": {"norm", "bias", "residual"},
+        "qmv_joined": {"norm", "bias", "residual"},
+        "qmv_gated": {"norm", "activation"},
+    }
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

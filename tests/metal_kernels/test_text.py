@@ -38,6 +38,7 @@ def texts(metal: None) -> dict[str, str]:
         w = matrix(CODECS["q4_k"], 9, 256)
         products.qmv(floats((2, 256)), w.array, w.codec)
         products.qmv_gated(floats((2, 256)), w.array, w.array, w.codec, "silu")
+        products.qmv_joined(floats((2, 256)), [w.array] * 3, w.codec, w.codec)
         products.qmm(floats((20, 256), mx.float16), w.array, w.codec)
         experts = w.array.reshape(3, 3, -1)
         products.multiply_experts(floats((2, 256)), experts, w.codec, mx.array([0, 2], mx.int32))

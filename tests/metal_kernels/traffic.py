@@ -54,6 +54,11 @@ def rows() -> Iterator[str]:
         report = _reports(lambda x=x, gain=gain: products.qmv_gated(x, w.array, w.array, w.codec, "silu", gain))
         read = report.read["w"] + report.read["up"]
         yield _line("qmv_gated", f"q4_k, norm, M = {count}", report, read, 2 * w.blocks.nbytes, 2 * w.weights.size)
+    parts = [w.array[: OUTPUTS // 2], w.array[OUTPUTS // 2 : 3 * OUTPUTS // 4], w.array[3 * OUTPUTS // 4 :]]
+    for count in (1, 8):
+        report = _reports(lambda n=count: products.qmv_joined(floats((n, COLUMNS)), parts, w.codec, w.codec))
+        read = sum(report.read[given] for given in ("w", "second", "third"))
+        yield _line("qmv_joined", f"q4_k, 3 matrices, M = {count}", report, read, w.blocks.nbytes, w.weights.size)
     stacked = w.array.reshape(4, OUTPUTS // 4, -1)
     for name, count in (("qmv_experts", 8), ("qmm_experts", 32)):
         chosen = mx.array([expert for expert in range(4) for _ in range(count // 4)], mx.int32)
