@@ -45,7 +45,7 @@ class KVShape:
 
     def bytes_per_token(self) -> int:
         rows = (1 if self.latent else 2) * self.kv_heads
-        return rows * self.head_dim * ops.kv_dtype(self.head_dim, composed=self.latent or self.learned_sinks).size
+        return rows * self.head_dim * ops.kv_dtype(self.head_dim, composed=self.latent).size
 
 
 class LayerKV:

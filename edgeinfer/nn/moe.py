@@ -107,6 +107,9 @@ class Experts:
         self.biases = (
             [tensors.dense(f"ffn_{name}_exps.bias", count, size) for name, size in sizes.items()] if bias else None
         )
+        self.gated: ops.GatedExperts | None = None
+        if len(self.gate_up) == 2 and self.biases is None:
+            self.gated = ops.gated_experts(self.gate_up[0], self.gate_up[1], activation)
 
     def __call__(self, h: mx.array, chosen: mx.array, weights: mx.array) -> mx.array:
         """h: (T, hidden); chosen, weights: (T, used) -> (T, hidden)."""
@@ -114,17 +117,21 @@ class Experts:
         flat = chosen.reshape(-1)
         order = mx.argsort(flat)
         experts, rows = flat[order], h[order // used]
-        products = [ops.expert_linear(rows, each, experts) for each in self.gate_up]
-        gate, up = products if len(products) == 2 else mx.split(products[0], [self.inner], axis=1)
-        if self.biases is not None:
-            gate, up = gate + self.biases[0][experts], up + self.biases[1][experts]
-        out = ops.expert_linear(ops.gated(gate, up, self.activation), self.down, experts)
+        inner = self.gated(rows, experts) if self.gated is not None else self._inner(rows, experts)
+        out = ops.expert_linear(inner, self.down, experts)
         if self.biases is not None:
             out = out + self.biases[2][experts]
         if self.scale is not None:
             out = out * self.scale[experts][:, None]
         in_turn = out[mx.argsort(order)].reshape(len(h), used, -1)
         return mx.sum(in_turn * weights[..., None], axis=1)
+
+    def _inner(self, rows: mx.array, experts: mx.array) -> mx.array:
+        products = [ops.expert_linear(rows, each, experts) for each in self.gate_up]
+        gate, up = products if len(products) == 2 else mx.split(products[0], [self.inner], axis=1)
+        if self.biases is not None:
+            gate, up = gate + self.biases[0][experts], up + self.biases[1][experts]
+        return ops.gated(gate, up, self.activation)
 
 
 class SparseMLP:

@@ -24,19 +24,19 @@ from edgeinfer.ops.adopt import tally
 from edgeinfer.ops.composed import ComposedChain, ComposedHeads, ComposedMap
 from edgeinfer.ops.implementation import Implementation
 from edgeinfer.ops.paged import Block, Frame, HostBlock, Paging, Place
-from edgeinfer.ops.parts import Cache, Heads, HeadsParts, LinearMap, MapParts, Span
+from edgeinfer.ops.parts import Cache, GatedExperts, Heads, HeadsParts, LinearMap, MapParts, Span
 from edgeinfer.ops.pool import Pool, PoolBlock, PoolFrame
 from edgeinfer.ops.rotary import Rotary
 from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight, Weight
 from edgeinfer.quant.codec import Codec
 
 __all__ = [
-    "Block", "Cache", "ExpertWeight", "Frame", "Heads", "HeadsParts", "LinearMap", "MapParts", "PackedExperts",
-    "PackedWeight", "Paging", "Place", "Pool", "Rotary", "Span", "Weight", "add", "attend_latents", "attention",
-    "block", "built_plainly", "causal_conv", "chain", "device", "embed", "expert_linear", "frame", "gated",
-    "gated_delta", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu", "page_bytes", "paths",
-    "pool", "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope", "sample",
-    "selective_scan", "shared_bytes", "softcap", "split_heads", "threads",
+    "Block", "Cache", "ExpertWeight", "Frame", "GatedExperts", "Heads", "HeadsParts", "LinearMap", "MapParts",
+    "PackedExperts", "PackedWeight", "Paging", "Place", "Pool", "Rotary", "Span", "Weight", "add", "attend_latents",
+    "attention", "block", "built_plainly", "causal_conv", "chain", "device", "embed", "expert_linear", "frame", "gated",
+    "gated_delta", "gated_experts", "greedy", "heads", "kv_dtype", "linear", "linear_map", "obstacle", "on_gpu",
+    "page_bytes", "paths", "pool", "prepare", "prepare_experts", "prepared_bytes", "recorder", "rms_norm", "rope",
+    "sample", "selective_scan", "shared_bytes", "softcap", "split_heads", "threads",
 ]  # fmt: skip
 
 on_gpu: Final[bool] = mx.default_device() == mx.Device(mx.gpu)
@@ -82,7 +82,7 @@ def heads(parts: HeadsParts, output: LinearMap | None) -> Heads:
     """Attention with the writing of its cache and the map of its output, if any, in as few operations as can be."""
     if _heads_made is not None:
         return _heads_made(parts, output, here)
-    known = native.has_heads(parts.head_dim) and not (parts.lends or parts.borrows or parts.sinks is not None)
+    known = native.has_heads(parts.head_dim) and not (parts.lends or parts.borrows)
     if fused and known and (output is None or native.is_native(output)):
         return native.NativeHeads(parts, output)
     return ComposedHeads(parts, output, here)
@@ -186,6 +186,12 @@ def linear(x: mx.array, weight: Weight) -> mx.array:
 def expert_linear(x: mx.array, weight: ExpertWeight, experts: mx.array) -> mx.array:
     """x[m] @ weight[experts[m]].T. x: (M, columns) float32, experts: (M,) int32 ascending -> (M, rows) float32."""
     return weight.linear(x, experts)
+
+
+def gated_experts(gate: ExpertWeight, up: ExpertWeight, activation: str) -> GatedExperts:
+    """Two products by expert with ``gated`` of them, as one operation where there is one."""
+    one = native.gated_experts(gate, up, activation) if fused else None
+    return one or (lambda x, experts: gated(gate.linear(x, experts), up.linear(x, experts), activation))
 
 
 def embed(tokens: mx.array, weight: Weight) -> mx.array:

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from edgeinfer.native import primitives
 from edgeinfer.ops import host
 from edgeinfer.ops.composed import ComposedHeads
-from edgeinfer.ops.host import runs
 from edgeinfer.ops.paged import Frame, Paging
-from edgeinfer.ops.parts import Cache, HeadsParts, LinearMap, MapParts, Span
+from edgeinfer.ops.parts import Cache, GatedExperts, HeadsParts, LinearMap, MapParts, Span
 from edgeinfer.ops.rotary import Rotary
-from edgeinfer.ops.weights import PackedExperts, PackedWeight
+from edgeinfer.ops.weights import ExpertWeight, PackedExperts, PackedWeight
 from edgeinfer.quant.codec import Codec
 
 KV_DTYPE: mx.Dtype = mx.float16
-HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 256
+HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 512
+GATES = ("silu", "gelu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +45,35 @@ class TiledWeight:
         return rows
 
 
-@dataclass(frozen=True, slots=True)
 class TiledExperts:
-    """A map for each expert; waits for the routing, so that only those that rows take are multiplied."""
+    """A matrix for each expert; those that rows take are multiplied as one operation."""
 
-    maps: Sequence[Any]
-    nbytes: int
+    def __init__(self, matrices: Sequence[Any]) -> None:
+        self.matrices = matrices
+        self._product = primitives.experts([primitives.linear([matrix]) for matrix in matrices])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(matrix.nbytes for matrix in self.matrices)
 
     def linear(self, x: mx.array, experts: mx.array) -> mx.array:
-        products = [self.maps[expert](x[part]) for expert, part in runs(np.asarray(experts))]
-        return products[0] if len(products) == 1 else mx.concatenate(products)
+        product: mx.array = self._product(x, experts)
+        return product
 
 
 def prepare_experts(packed: PackedExperts) -> TiledExperts:
     stacked = packed.stacked
     each = stacked.blocks.reshape(packed.count, -1, stacked.blocks.shape[1])
-    tiled = [primitives.pack(stacked.codec.ggml_id, blocks, stacked.shape[1]) for blocks in each]
-    return TiledExperts([primitives.linear([matrix]) for matrix in tiled], sum(matrix.nbytes for matrix in tiled))
+    return TiledExperts([primitives.pack(stacked.codec.ggml_id, blocks, stacked.shape[1]) for blocks in each])
+
+
+def gated_experts(gate: ExpertWeight, up: ExpertWeight, activation: str) -> GatedExperts | None:
+    """None where there are no kernels for it."""
+    if activation not in GATES or not (isinstance(gate, TiledExperts) and isinstance(up, TiledExperts)):
+        return None
+    pairs = zip(gate.matrices, up.matrices, strict=True)
+    made: GatedExperts = primitives.experts([primitives.linear(list(pair), activation=activation) for pair in pairs])
+    return made
 
 
 def paths() -> dict[str, str]:
@@ -70,7 +82,7 @@ def paths() -> dict[str, str]:
     return {
         "weights": "tiles of the stored blocks",
         "linear": f"{isa}, activations in int8, sums in float32",
-        "expert_linear": f"{isa}, one expert after the other",
+        "expert_linear": f"{isa}, all chosen experts at once",
         "embed": isa,
         "add": f"{isa}, within linear",
         "split_heads": f"{isa}, within attention",
@@ -152,6 +164,7 @@ class NativeHeads:
             softcap=parts.softcap,
             window=parts.window,
             interleaved=parts.rotary.interleaved,
+            sinks=_floats(parts.sinks),
         )
 
     def __call__(

@@ -74,6 +74,11 @@ class LinearMap(Protocol):
         """x: (T, columns) -> (T, rows), float32; the residual has the shape of the result."""
 
 
+class GatedExperts(Protocol):
+    def __call__(self, x: mx.array, experts: mx.array) -> mx.array:
+        """activation(gate of row m's expert) * up. x: (M, columns), experts: (M,) int32 ascending -> (M, rows)."""
+
+
 class Heads(Protocol):
     def __call__(
         self, qkv: mx.array, spans: Sequence[Span], caches: Sequence[Cache], residual: mx.array | None

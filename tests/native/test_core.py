@@ -13,6 +13,8 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "edgeinfer" / "native"
 ARM = "aarch64-linux-gnu"
 QUICK = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
+WIDTHS = {"address,undefined": "avx2;avx512", "thread": "avx2"}
+"""What is built beside the generic kernels: every vector width once, and for races, which no width changes, one."""
 
 pytestmark = [
     pytest.mark.skipif(platform.system() != "Linux", reason="the native path is for Linux"),
@@ -41,7 +43,8 @@ def check(*command: str, **environment: str) -> None:
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_kernels_run_clean(tmp_path: Path, sanitizers: str) -> None:
     """Bounds, undefined behaviour and races, with two callers at once among what is checked."""
-    check(str(built(tmp_path, f"-DSANITIZE={sanitizers}", *QUICK)), TSAN_OPTIONS="halt_on_error=1")
+    isas = f"-DISAS=generic;{WIDTHS[sanitizers]}"
+    check(str(built(tmp_path, f"-DSANITIZE={sanitizers}", isas, *QUICK)), TSAN_OPTIONS="halt_on_error=1")
 
 
 @pytest.mark.skipif(not shutil.which(f"{ARM}-g++"), reason=f"no compiler for ARM: apt-get install g++-{ARM}")

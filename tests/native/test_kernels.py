@@ -129,6 +129,41 @@ def test_gated_activations(native: Any, each_isa: str, activation: str) -> None:
     assert np.allclose(found, a * inner * b, rtol=1e-4, atol=1e-4)
 
 
+EXPERTS = ([0], [2, 2, 2, 3], [0, 1, 2, 3], [1] * 21 + [3] * 40, [3, 0, 0, 3])
+
+
+@pytest.mark.parametrize("codec", ["q4_k", "q8_0", "mxfp4", "f16"])
+@pytest.mark.parametrize("chosen", EXPERTS, ids=lambda chosen: str(chosen[:4]))
+def test_a_row_is_what_its_own_expert_gives(native: Any, each_isa: str, codec: str, chosen: list[int]) -> None:
+    """To the bit, with gates or without, whatever the other rows and the number of threads."""
+    count, columns = 4, 256
+    gates, ups = ([matrix(native, CODECS[codec], 37, columns)[0] for _ in range(count)] for _ in range(2))
+    x, experts = activations(len(chosen), columns), mx.array(np.array(chosen, np.int32))
+    for maps in (
+        [native.linear([gate]) for gate in gates],
+        [native.linear(list(pair), activation="silu") for pair in zip(gates, ups, strict=True)],
+    ):
+        alone = [np.array(maps[expert](mx.array(row[None])))[0] for expert, row in zip(chosen, x, strict=True)]
+        for threads in (1, 2, 3):
+            native.set_threads(threads)
+            assert np.array_equal(np.array(native.experts(maps)(mx.array(x), experts)), np.stack(alone))
+
+
+def test_experts_that_are_not_there(native: Any) -> None:
+    maps = [native.linear([matrix(native, CODECS["q4_0"], 20, 64)[0]]) for _ in range(3)]
+    x, experts = activations(4, 64), mx.array(np.array([-1, 0, 3, 3], np.int32))
+    found = np.array(native.experts(maps)(mx.array(x), experts))
+    assert np.isnan(found[[0, 2, 3]]).all()
+    assert np.array_equal(found[1:2], np.array(maps[0](mx.array(x[1:2]))))
+    nobody = native.experts(maps)(mx.zeros((0, 64)), mx.zeros((0,), mx.int32))
+    assert np.array(nobody).shape == (0, 20)
+    for wrong in (mx.zeros((4, 32)), mx.zeros((3, 64))):
+        with pytest.raises(ValueError, match=r"x: expected|experts: expected"):
+            native.experts(maps)(wrong, experts)
+    with pytest.raises(ValueError, match="single maps of one shape"):
+        native.experts([maps[0], native.linear([zeros(native)])])
+
+
 @pytest.mark.parametrize("bad", [np.inf, np.nan], ids=str)
 def test_a_scale_that_is_no_number_spoils_its_own_outputs_alone(native: Any, each_isa: str, bad: float) -> None:
     blocks = np.array(encode(activations(20, 256), "q8_0")).reshape(20, -1)
@@ -150,6 +185,38 @@ def test_an_activation_that_is_no_number_spoils_its_row_alone(native: Any, each_
     found = np.array(native.linear([packed])(mx.array(x)))
     assert np.isnan(found[1]).all()
     assert np.array_equal(found[::2], expected[::2])
+
+
+@pytest.mark.parametrize(("size", "window"), [(64, 0), (64, 130), (512, 0)])
+def test_scores_that_rest(native: Any, each_isa: str, size: int, window: int) -> None:
+    """Learned sinks take their share of the softmax, and rows are the same in steps and at once."""
+    heads, kv_heads, length, scale = 4, 2, 300, 0.2
+    sinks = np.array([-3.0, 0.5, 9.0, 200.0], np.float32)  # the last leaves next to nothing
+    made = native.heads(heads, kv_heads, size, scale=scale, window=window, sinks=sinks)
+    qkv = activations(length, (heads + 2 * kv_heads) * size)
+    still = native.rope(np.zeros(size // 2), 1.0)
+
+    def run(chunks: list[int]) -> NDArray[np.float32]:
+        cache, start, out = None, 0, []
+        for count in chunks:
+            rows, x = (0, count, start), mx.array(qkv[start : start + count])
+            table = still([rows])
+            cache = made.append(x, table, cache, rows)
+            out.append(np.array(made.attend(x, table, [cache], [rows])))
+            start += count
+        return np.concatenate(out)
+
+    found = run([length])
+    assert np.array_equal(run([1, 70, 200, 29]), found)
+    q, k, v = np.split(qkv.astype(np.float64), [heads * size, (heads + kv_heads) * size], axis=1)
+    for row in (0, 5, length - 1):
+        seen = slice(max(0, row + 1 - window) if window else 0, row + 1)
+        for head in range(heads):
+            part = slice(head // 2 * size, (head // 2 + 1) * size)
+            scores = np.append(scale * k[seen, part] @ q[row, head * size : (head + 1) * size], sinks[head])
+            weights = np.exp(scores - scores.max())
+            expected = (weights / weights.sum())[:-1] @ v[seen, part]
+            assert np.allclose(found[row, head * size : (head + 1) * size], expected, atol=4e-3)
 
 
 def test_no_rows_give_no_rows(native: Any) -> None:

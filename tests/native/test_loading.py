@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import mlx.core as mx
 import pytest
 
 import edgeinfer.native
-from edgeinfer.native import _load
+from edgeinfer.native import _load, sources
 from tests.tiny import tiny_gguf
 
 
@@ -50,12 +51,35 @@ def test_why_it_is_not_used(
 ) -> None:
     built_for = tmp_path / "built_for.txt"
     built_for.write_text("0.0.1\n")
-    monkeypatch.setattr(edgeinfer.native, "BUILT_FOR", built_for)
+    monkeypatch.setattr(edgeinfer.native, "NOTE", built_for)
     monkeypatch.setattr(edgeinfer.native, "import_module", load)
     extension, obstacle = _load()
     assert extension is None
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(obstacle)
+
+
+def test_one_of_older_sources_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built_for = tmp_path / "built_for.txt"
+    monkeypatch.setattr(edgeinfer.native, "NOTE", built_for)
+    monkeypatch.setattr(edgeinfer.native, "import_module", nonsense)
+    built_for.write_text(sources.note(version("mlx")))
+    assert "computes nonsense" in _load()[1]  # it was tried
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr(edgeinfer.native, "fingerprint", sources.fingerprint)
+    assert sources.fingerprint() == ""  # as in a wheel
+    assert "computes nonsense" in _load()[1]
+    header = tmp_path / "edgeinfer" / "native" / "core" / "calls.h"
+    header.parent.mkdir(parents=True)
+    (tmp_path / sources.SOURCES[0]).write_text("project()")
+    made = []
+    for text in ("int rows;", "int columns;"):
+        header.write_text(text)
+        made.append(sources.fingerprint())
+        extension, obstacle = _load()
+        assert extension is None
+        assert "built from other sources than those beside it; to build it again: pip install -e ." in obstacle
+    assert made[0] != made[1]
 
 
 def test_a_model_runs_without_it(tmp_path: Path) -> None:

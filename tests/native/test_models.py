@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,15 @@ def test_quantized_models_are_as_near_as_llama_cpp(tmp_path: Path, codec: str) -
     tokens = some_tokens(64)
     expected = Oracle(path).logits(tokens)
     assert mean_kl(our_logits(path, tokens), expected) < 1.1 * mean_kl(llama_logits(path, tokens), expected) + 1e-5
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3, 1000])
+def test_no_number_of_threads_matters(native: Any, tmp_path: Path, threads: int) -> None:
+    """0 takes the physical cores; no more than there are processors are ever started."""
+    path = tiny_gguf(tmp_path / "m.gguf", codec="q8_0", hidden=256, head_dim=64, feed_forward=256)
+    expected = steps(MLXBackend.load(path, threads=2), [40], TOKENS)
+    assert np.array_equal(steps(MLXBackend.load(path, threads=threads), [40], TOKENS), expected)
+    assert 1 <= native.threads() <= (os.cpu_count() or 1)
 
 
 def test_heads_without_kernels_are_composed(tmp_path: Path) -> None:

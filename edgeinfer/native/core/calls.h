@@ -68,7 +68,7 @@ struct CacheView {
 };
 
 constexpr int CHUNK = 256;        // positions whose softmax is taken together; part of the result's definition
-constexpr int MAX_HEAD_DIM = 256;
+constexpr int MAX_HEAD_DIM = 512;
 constexpr int QUERY_TILE = 6;     // queries that share the loads of keys and values
 
 struct HeadsView {  // qkv: (M, (heads + 2 * kv_heads) * head_dim)
@@ -86,6 +86,7 @@ struct AttendCall {
   float scale, softcap;  // softcap 0: none
   int window;            // positions a row sees, itself included; 0: all
   float* out;            // (M, heads * head_dim)
+  const float* sinks;    // (heads,) or null: a score of each head that takes part in its softmax and has no value
 };
 
 struct SequenceView {  // rows of the call that belong to one sequence

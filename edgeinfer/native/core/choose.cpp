@@ -18,7 +18,7 @@ extern const Kernels kernels_avxvnni;
 extern const Kernels kernels_avx2;
 
 // AVX-VNNI has a name in __builtin_cpu_supports only since GCC 14: leaf 7, subleaf 1, EAX bit 4.
-static bool has_avxvnni() {
+[[maybe_unused]] static bool has_avxvnni() {
   unsigned eax = 7, ebx, ecx = 1, edx;
   __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
   return eax >> 4 & 1;
@@ -26,11 +26,17 @@ static bool has_avxvnni() {
 
 static const Kernels** fill(const Kernels** next) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-    *next++ = &kernels_avx512;
+  [[maybe_unused]] const bool avx512 = avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#ifdef HAS_avx512
+  if (avx512) *next++ = &kernels_avx512;
+#endif
+#ifdef HAS_avxvnni
   if (avx2 && has_avxvnni()) *next++ = &kernels_avxvnni;
+#endif
+#ifdef HAS_avx2
   if (avx2) *next++ = &kernels_avx2;
+#endif
   return next;
 }
 #elif defined(__aarch64__) && defined(__linux__)

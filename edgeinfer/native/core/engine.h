@@ -27,7 +27,10 @@ std::shared_ptr<Matrix> pack(Format format, const uint8_t* blocks, int64_t bytes
 void decode_row(const Matrix& matrix, int row, float* out);
 
 int columns_out(const MatrixView& matrix, Activation activation);
-void linear(LinearCall call);
+void linear(const LinearCall& call);
+// Row m of x by the matrices, and as else said, of experts[chosen[m]]: all of one width, without residual. Rows of one
+// expert that follow each other read its weights once. Ids out of range give NaN.
+void linear_by_expert(const std::vector<LinearCall>& experts, const float* x, const int32_t* chosen, int rows, float* out);
 // Rows that tokens name, times scale. Ids out of range give NaN.
 void embed(const Matrix& matrix, const int32_t* tokens, int count, float scale, float* out);
 // Angle of pair i at a position: position * frequencies[i]. out: (count, 2, pairs), cosines and sines times magnitude.

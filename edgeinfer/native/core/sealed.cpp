@@ -68,34 +68,7 @@ void attend_by_chunk(const AttendCall& call, const PageFormat& format, const std
   }
 }
 
-}  // namespace
-
-PageBlock::PageBlock(int64_t bytes) : size((bytes + 63) / 64 * 64) {
-  memory.reset(static_cast<uint8_t*>(std::aligned_alloc(64, size_t(size))), [](uint8_t* each) { std::free(each); });
-  if (!memory) throw std::bad_alloc();
-}
-
-void seal(const PageFormat& format, const CacheView& buffer, int kv_heads, int row, uint8_t* page) {
-  const SealedKernels& isa = *kernels().sealed;
-  Pool::shared().run(kv_heads, [&](int head) { isa.seal(format, buffer, head, row, page + head * format.bytes()); });
-}
-
-void attend_sealed(const AttendCall& call, const PageFormat& format, const std::vector<SealedView>& all) {
-  std::vector<SequenceView> before;  // rows that see no page: attention as it is without pages, and the same result
-  std::vector<SealedView> sequences;
-  for (const SealedView& each : all) {
-    int rows = 0;
-    while (rows < each.rows && frontier(each.start + rows) == SINKS) rows++;
-    if (rows) before.push_back({each.buffer, each.first_row, rows, each.start});
-    if (rows < each.rows) {
-      sequences.push_back(each);
-      sequences.back().first_row += rows;
-      sequences.back().rows -= rows;
-      sequences.back().start += rows;
-    }
-  }
-  if (!before.empty()) attend(call, before);
-  if (sequences.empty()) return;
+void attend_pages(const AttendCall& call, const PageFormat& format, const std::vector<SealedView>& sequences) {
   Pool& pool = Pool::shared();
   const std::vector<Work> list = divide(call, sequences);
   if (int(list.size()) < 8 * pool.threads()) return attend_by_chunk(call, format, list, pool);
@@ -115,6 +88,35 @@ void attend_sealed(const AttendCall& call, const PageFormat& format, const std::
     }
     isa.finish(call, work.tile, merged);
   });
+}
+
+}  // namespace
+
+PageBlock::PageBlock(int64_t bytes) : size((bytes + 63) / 64 * 64) {
+  memory.reset(static_cast<uint8_t*>(std::aligned_alloc(64, size_t(size))), [](uint8_t* each) { std::free(each); });
+  if (!memory) throw std::bad_alloc();
+}
+
+void seal(const PageFormat& format, const CacheView& buffer, int kv_heads, int row, uint8_t* page) {
+  const SealedKernels& isa = *kernels().sealed;
+  Pool::shared().run(2 * kv_heads, [&](int piece) {
+    const int head = piece / 2;
+    isa.seal(format, buffer, piece % 2 == 0, head, row, page + head * format.bytes());
+  });
+}
+
+void attend_sealed(const AttendCall& call, const PageFormat& format, const std::vector<SealedView>& sequences) {
+  std::vector<SequenceView> exact;
+  std::vector<SealedView> others;
+  for (const SealedView& each : sequences) {
+    const int before = std::clamp(FIRST_SEALED - each.start, 0, each.rows);
+    if (before) exact.push_back({each.buffer, each.first_row, before, each.start});
+    if (before == each.rows) continue;
+    others.push_back(each);
+    others.back().first_row += before, others.back().rows -= before, others.back().start += before;
+  }
+  if (!exact.empty()) attend(call, exact);
+  if (!others.empty()) attend_pages(call, format, others);
 }
 
 }  // namespace edgeinfer

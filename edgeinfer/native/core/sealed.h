@@ -27,6 +27,8 @@ inline int frontier(int position) {
   return sealed > SINKS ? sealed : SINKS;
 }
 
+constexpr int FIRST_SEALED = SINKS + PAGE + TAIL - 1;  // the first position whose row sees codes
+
 struct PageFormat {
   int key_bits, value_bits, head_dim;
 

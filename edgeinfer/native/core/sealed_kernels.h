@@ -29,7 +29,7 @@ struct SealedKernels {
   // Adds partials of a later chunk to those of earlier ones.
   void (*merge)(const AttendCall&, const SealedTile&, float* merged, const float* next);
   void (*finish)(const AttendCall&, const SealedTile&, const float* merged);
-  void (*seal)(const PageFormat&, const CacheView&, int kv_head, int row, uint8_t* page);
+  void (*seal)(const PageFormat&, const CacheView&, bool keys, int kv_head, int row, uint8_t* page);
 };
 
 }  // namespace edgeinfer

@@ -94,11 +94,13 @@ constexpr Codebook BOOK_OF_IQ3_XXS = {{-62, -52, -44, -36, -28, -20, -12, -4, 4,
 constexpr Codebook BOOK_OF_IQ3_S = {{-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13, 15}, 1.0f};
 
 // X(name, Codec, Tile, Codebook or null) for each format in tiles, and X(name, Codec) for each that is [column][row].
-#define TILED_FORMATS(X)                                                                                          \
+// A build that checks the core alone leaves out what the check does not call (CMakeLists.txt).
+#define COMMON_FORMATS(X)                                                                                         \
   X(q4_0, Q4_0, Q4_0, nullptr) X(q4_1, Q4_1, Q4_1, nullptr) X(q5_0, Q5_0, Q5_0, nullptr)                          \
   X(q5_1, Q5_1, Q5_1, nullptr) X(q8_0, Q8_0, Q8_0, nullptr) X(q2_k, Q2_K, Q2_K, nullptr)                          \
   X(q3_k, Q3_K, Q3_K, nullptr) X(q4_k, Q4_K, Q4_K, nullptr) X(q5_k, Q5_K, Q5_K, nullptr)                          \
-  X(q6_k, Q6_K, Q6_K, nullptr)                                                                                    \
+  X(q6_k, Q6_K, Q6_K, nullptr)
+#define OTHER_FORMATS(X)                                                                                          \
   X(tq1_0, TQ1_0, Q2_0, nullptr) X(tq2_0, TQ2_0, Q2_0, nullptr) X(q1_0, Q1_0, Q2_0, nullptr)                      \
   X(q2_0, Q2_0, Q2_0, nullptr)                                                                                    \
   X(iq4_nl, IQ4_NL, IQ4_NL, &BOOK_OF_IQ4) X(iq4_xs, IQ4_XS, IQ4_XS, &BOOK_OF_IQ4)                                 \
@@ -112,6 +114,11 @@ constexpr Codebook BOOK_OF_IQ3_S = {{-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5,
   X(affine##bits##_32, AFFINE##bits##_32, Affine<bits>, nullptr)    \
   X(affine##bits##_64, AFFINE##bits##_64, Affine<bits>, nullptr)    \
   X(affine##bits##_128, AFFINE##bits##_128, Affine<bits>, nullptr)
+#ifdef COMMON_FORMATS_ALONE
+#define TILED_FORMATS(X) COMMON_FORMATS(X)
+#else
+#define TILED_FORMATS(X) COMMON_FORMATS(X) OTHER_FORMATS(X)
+#endif
 #define PLAIN_FORMATS(X) X(f32, F32) X(f16, F16) X(bf16, BF16)
 
 }  // namespace edgeinfer

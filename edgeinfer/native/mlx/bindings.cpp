@@ -110,12 +110,12 @@ LinearMap make_linear(const std::vector<Held<Matrix>>& held,
 
 Held<ops::HeadsSpec> make_heads(int heads, int kv_heads, int head_dim, const std::optional<Vector>& q_norm,
                                 const std::optional<Vector>& k_norm, float eps, float scale, float softcap,
-                                int window, bool interleaved) {
+                                int window, bool interleaved, const std::optional<Vector>& sinks) {
   if (kv_heads < 1 || heads < 1 || heads % kv_heads || head_dim < 16 || head_dim % 16 || head_dim > MAX_HEAD_DIM)
-    throw std::invalid_argument("heads: expected whole groups of query heads, of a multiple of 16 up to 256 dimensions");
+    throw std::invalid_argument("heads: expected whole groups of query heads, of a multiple of 16 up to 512 dimensions");
   auto spec = std::make_shared<ops::HeadsSpec>();
   *spec = {heads, kv_heads, head_dim, copy(q_norm, head_dim, "q_norm"), copy(k_norm, head_dim, "k_norm"),
-           eps,   scale,    softcap,  window, interleaved};
+           eps,   scale,    softcap,  window, interleaved, copy(sinks, heads, "sinks")};
   return {spec};
 }
 
@@ -256,7 +256,7 @@ void bind_heads(nb::module_& m) {
           "Causal attention of all rows, each over its own sequence's cache, and then the output map.")
       .def("record", &record_heads, "qkv"_a, "rope"_a, "output"_a, "residual"_a = nb::none());
   m.def("heads", &make_heads, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(),
-        "eps"_a = 0.0f, "scale"_a = 1.0f, "softcap"_a = 0.0f, "window"_a = 0, "interleaved"_a = false);
+        "eps"_a = 0.0f, "scale"_a = 1.0f, "softcap"_a = 0.0f, "window"_a = 0, "interleaved"_a = false, "sinks"_a = nb::none());
   ops::bind_sealed(m, heads);
 }
 
@@ -269,6 +269,7 @@ NB_MODULE(_primitives, m) {
   bind_linear(m);
   bind_heads(m);
   bind_drafts(m);
+  ops::bind_experts(m);
   m.def("set_threads", [](int threads) { Pool::shared().resize(threads); }, "threads"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("threads", [] { return Pool::shared().threads(); });
   m.def("instruction_sets", &kernel_names, "Those that this build and this processor have, the fastest first.");

@@ -36,6 +36,8 @@ inline std::vector<Place> to_places(const std::vector<PlaceTuple>& tuples) {
   return places;
 }
 
+// Maps of which each row takes one.
+void bind_experts(nanobind::module_& m);
 // Blocks of sealed pages, frames, and the operations of heads over them.
 void bind_sealed(nanobind::module_& m, nanobind::class_<Held<HeadsSpec>>& heads);
 

@@ -28,6 +28,20 @@ void expect_inside(const Rows& rows, const mx::array& qkv) {
          "rows: expected some that the call has");
 }
 
+mx::Shape attended_shape(const HeadsSpec& spec, const Chain& chain, const mx::array& qkv, const std::vector<Rows>& rows,
+                         bool has_residual) {
+  int total = 0;
+  for (const Rows& each : rows) {
+    expect_inside(each, qkv);
+    expect(each.first == total, "rows: expected each to follow the one before");
+    total += each.count;
+  }
+  expect(total == qkv.shape(0), "rows: expected all of the call");
+  const int width = spec.heads * spec.head_dim;
+  expect(chain.empty() ? !has_residual : chain[0]->matrices[0]->columns == width, "output: expected a map of all heads");
+  return {qkv.shape(0), chain.empty() ? width : chain.back()->columns_out()};
+}
+
 namespace {
 
 class Embed : public Node {
@@ -119,15 +133,13 @@ class Attend : public Node {
     else
       allocate(out);
     launch(inputs, out, [spec = spec_, chain = chain_, rows = rows_, has_residual](const auto& in, mx::array& out) {
-      thread_local Scratch scratch;
       std::vector<SequenceView> sequences;
       for (size_t i = 0; i < rows.size(); i++)
         sequences.push_back({cache_view(in[2 + i]), rows[i].first, rows[i].count, rows[i].start});
-      const size_t width = size_t(spec->heads) * spec->head_dim;
-      float* mixed = chain.empty() ? out.data<float>() : scratch.get<float>(in[0].shape(0) * width);
-      edgeinfer::attend({heads_view(*spec, in[0], in[1]), spec->scale, spec->softcap, spec->window, mixed}, sequences);
       const float* residual = has_residual ? in.back().template data<float>() : nullptr;
-      run_chain(chain, mixed, in[0].shape(0), residual, out.data<float>());
+      run_heads(*spec, chain, in[0].shape(0), residual, out.data<float>(), [&](float* mixed) {
+        edgeinfer::attend(attend_call(*spec, heads_view(*spec, in[0], in[1]), mixed), sequences);
+      });
     });
   }
 
@@ -171,6 +183,16 @@ MatrixView LinearSpec::view() const {
   view.columns = matrices[0]->columns;
   view.bias = data_of(bias);
   return view;
+}
+
+LinearCall LinearSpec::call() const {
+  LinearCall call{};
+  call.matrix = view();
+  call.norm = data_of(norm);
+  call.eps = eps;
+  call.activation = activation;
+  call.post_norm = data_of(post_norm);
+  return call;
 }
 
 int LinearSpec::columns_out() const {
@@ -221,19 +243,12 @@ mx::array attend(std::shared_ptr<const HeadsSpec> spec, Chain chain, const mx::a
                  const std::vector<mx::array>& caches, std::vector<Rows> rows, const std::optional<mx::array>& residual) {
   expect_heads(*spec, qkv, table);
   expect(caches.size() == rows.size(), "caches: expected one for each entry of rows");
+  const mx::Shape shape = attended_shape(*spec, chain, qkv, rows, residual.has_value());
   std::vector<mx::array> inputs{qkv, table};
-  int total = 0;
   for (size_t i = 0; i < rows.size(); i++) {
-    expect_inside(rows[i], qkv);
-    expect(rows[i].first == total, "rows: expected each to follow the one before");
     expect_cache(*spec, caches[i], rows[i].start + rows[i].count);
-    total += rows[i].count;
     inputs.push_back(caches[i]);
   }
-  expect(total == qkv.shape(0), "rows: expected all of the call");
-  const int width = spec->heads * spec->head_dim;
-  expect(chain.empty() ? !residual : chain[0]->matrices[0]->columns == width, "output: expected a map of all heads");
-  const mx::Shape shape{qkv.shape(0), chain.empty() ? width : chain.back()->columns_out()};
   add_residual(inputs, residual, shape);
   return node<Attend>(shape, mx::float32, std::move(inputs), std::move(spec), std::move(chain), std::move(rows));
 }

@@ -19,6 +19,7 @@ struct LinearSpec {
   float eps = 0;
   Activation activation = Activation::none;
   MatrixView view() const;
+  LinearCall call() const;  // without x and out
   int columns_out() const;
 };
 
@@ -28,6 +29,7 @@ struct HeadsSpec {
   float eps = 0, scale = 1, softcap = 0;
   int window = 0;
   bool interleaved = false;
+  Floats sinks;  // may be null
 };
 
 struct RopeSpec {

@@ -76,21 +76,17 @@ struct Call {  // one run of a program
     run_chain(it.chain, memory[it.in], rows, it.residual < 0 ? nullptr : memory[it.residual], memory[it.out]);
   }
   void operator()(const HeadsStep& it) {
-    thread_local Scratch scratch;
     const HeadsSpec& spec = *it.spec;
     const HeadsView heads = heads_view(spec, memory[it.in], table_of(*it.rope), int(it.rope->frequencies.size()));
-    float* mixed = scratch.get<float>(size_t(rows) * spec.heads * spec.head_dim);
-    const AttendCall call{heads, spec.scale, spec.softcap, spec.window, mixed};
-    if (!layout.places.empty()) {
-      beside_pages(spec, heads, call);
-    } else {
+    run_heads(spec, it.chain, rows, it.residual < 0 ? nullptr : memory[it.residual], memory[it.out], [&](float* mixed) {
+      const AttendCall call = attend_call(spec, heads, mixed);
+      if (!layout.places.empty()) return beside_pages(spec, heads, call);
       for (size_t i = 0; i < sequences.size(); i++) {
         sequences[i].cache = caches[i][heads_done];
         edgeinfer::append(heads, sequences[i]);
       }
       edgeinfer::attend(call, sequences);
-    }
-    run_chain(it.chain, mixed, rows, it.residual < 0 ? nullptr : memory[it.residual], memory[it.out]);
+    });
     heads_done++;
   }
   void operator()(const PickStep& it) {

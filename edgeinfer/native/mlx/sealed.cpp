@@ -79,15 +79,12 @@ class AttendSealed : public Node {
       allocate(out);
     launch(inputs, out, [spec = spec_, chain = chain_, rows = rows_, frames = frames_, place = place_,
                          has_residual](const auto& in, mx::array& out) {
-      thread_local Scratch scratch;
-      const size_t width = size_t(spec->heads) * spec->head_dim;
-      float* mixed = chain.empty() ? out.data<float>() : scratch.get<float>(in[0].shape(0) * width);
       std::vector<CacheView> buffers;
       for (size_t i = 0; i < rows.size(); i++) buffers.push_back(cache_view(in[2 + i]));
-      attend_step({heads_view(*spec, in[0], in[1]), spec->scale, spec->softcap, spec->window, mixed}, buffers, rows, frames,
-                  place);
       const float* residual = has_residual ? in.back().template data<float>() : nullptr;
-      run_chain(chain, mixed, in[0].shape(0), residual, out.data<float>());
+      run_heads(*spec, chain, in[0].shape(0), residual, out.data<float>(), [&](float* mixed) {
+        attend_step(attend_call(*spec, heads_view(*spec, in[0], in[1]), mixed), buffers, rows, frames, place);
+      });
     });
   }
 
@@ -146,7 +143,7 @@ void expect_frame(const HeadsSpec& spec, const Frame& frame, const Place& place,
   }
   const PageFormat format = format_of(spec.head_dim, place);
   const int64_t pages = int64_t(frame.blocks.size());
-  expect(format.supported() && !spec.window, "place: no kernels for this format");
+  expect(format.supported() && !spec.window && !spec.sinks, "place: no kernels for this format");
   expect(frame.keep <= frontier(rows.start) && frame.filled >= 0 &&
              SINKS + pages * PAGE >= frontier(rows.start + rows.count - 1) &&
              SINKS + int64_t(frame.filled) * PAGE >= frame.base &&
@@ -183,20 +180,13 @@ mx::array attend_sealed(std::shared_ptr<const HeadsSpec> spec, Chain chain, cons
                         const std::optional<mx::array>& residual) {
   expect_heads(*spec, qkv, table);
   expect(buffers.size() == rows.size() && frames.size() == rows.size(), "buffers: expected one for each entry of rows");
+  const mx::Shape shape = attended_shape(*spec, chain, qkv, rows, residual.has_value());
   std::vector<mx::array> inputs{qkv, table};
-  int total = 0;
   for (size_t i = 0; i < rows.size(); i++) {
-    expect_inside(rows[i], qkv);
-    expect(rows[i].first == total, "rows: expected each to follow the one before");
     expect_frame(*spec, *frames[i], place, rows[i]);
     expect_cache(*spec, buffers[i], buffer_rows(*frames[i], rows[i]));
-    total += rows[i].count;
     inputs.push_back(buffers[i]);
   }
-  expect(total == qkv.shape(0), "rows: expected all of the call");
-  const int width = spec->heads * spec->head_dim;
-  expect(chain.empty() ? !residual : chain[0]->matrices[0]->columns == width, "output: expected a map of all heads");
-  const mx::Shape shape{qkv.shape(0), chain.empty() ? width : chain.back()->columns_out()};
   add_residual(inputs, residual, shape);
   return node<AttendSealed>(shape, mx::float32, std::move(inputs), std::move(spec), std::move(chain), std::move(rows),
                             std::move(frames), place);

@@ -19,6 +19,9 @@ inline void expect(bool condition, const char* message) {
 void expect_rows(const mx::array& x, int columns, const char* message);
 void expect_heads(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table);
 void expect_inside(const Rows& rows, const mx::array& qkv);
+// Raises std::invalid_argument unless the rows are all of the call and the chain takes what attention gives.
+mx::Shape attended_shape(const HeadsSpec& spec, const Chain& chain, const mx::array& qkv, const std::vector<Rows>& rows,
+                         bool has_residual);
 void add_residual(std::vector<mx::array>& inputs, const std::optional<mx::array>& residual, const mx::Shape& shape);
 
 // What lies between the maps of a chain belongs to the thread.
@@ -27,19 +30,24 @@ inline void run_chain(const Chain& chain, const float* x, int rows, const float*
   for (size_t i = 0; i < chain.size(); i++) {
     const LinearSpec& spec = *chain[i];
     const bool last = i + 1 == chain.size();
-    LinearCall call{};
+    LinearCall call = spec.call();
     call.x = x;
     call.rows = rows;
-    call.matrix = spec.view();
-    call.norm = data_of(spec.norm);
-    call.eps = spec.eps;
-    call.activation = spec.activation;
-    call.post_norm = data_of(spec.post_norm);
     call.residual = last ? residual : nullptr;
     call.out = last ? out : between[i % 2].get<float>(size_t(rows) * spec.columns_out());
     edgeinfer::linear(call);
     x = call.out;
   }
+}
+
+// Attention, which `mix` does to where it is told, and the maps in `chain` on its result.
+template <class Mix>
+void run_heads(const HeadsSpec& spec, const Chain& chain, int rows, const float* residual, float* out, const Mix& mix) {
+  thread_local Scratch scratch;
+  if (chain.empty()) return mix(out);
+  float* mixed = scratch.get<float>(size_t(rows) * spec.heads * spec.head_dim);
+  mix(mixed);
+  run_chain(chain, mixed, rows, residual, out);
 }
 
 // Puts the result where the residual lies: only the last map writes there, and reads each number before it does.
@@ -48,6 +56,10 @@ inline bool may_take_residual(const Chain& chain) { return !chain.back()->post_n
 inline HeadsView heads_view(const HeadsSpec& spec, const float* qkv, const float* table, int pairs) {
   return {qkv,      spec.heads, spec.kv_heads, spec.head_dim, data_of(spec.q_norm), data_of(spec.k_norm),
           spec.eps, {table, pairs, spec.interleaved}};
+}
+
+inline AttendCall attend_call(const HeadsSpec& spec, const HeadsView& heads, float* out) {
+  return {heads, spec.scale, spec.softcap, spec.window, out, data_of(spec.sinks)};
 }
 
 inline HeadsView heads_view(const HeadsSpec& spec, const mx::array& qkv, const mx::array& table) {

@@ -36,33 +36,38 @@ INLINE void load_tile(const AttendCall& call, const SequenceView& sequence, int 
   }
 }
 
-// scores[q][position - chunk] of positions [from, to), from on a multiple of 16; lanes past `to` hold anything.
+// scores[q][position - chunk] of the V vectors of positions from `at` on, a multiple of W.
+template <int N, int V>
+INLINE void score_vectors(const Tile6& tile, const uint16_t* keys, int dim, int chunk, int at, float scores[][CHUNK]) {
+  const uint16_t* column[V];
+  UNROLL for (int v = 0; v < V; v++) {
+    const int position = at + v * W;
+    column[v] = keys + (int64_t)(position / STRIP) * dim * STRIP + position % STRIP;
+  }
+  const int64_t next = (int64_t)dim * V * W;  // what the following vectors of positions lie behind these
+  F sums[N][V] = {};
+  for (int d = 0; d < dim; d++) {
+    if (d % 2 == 0) UNROLL for (int v = 0; v < V; v += 16 / W) __builtin_prefetch(column[v] + next + d * STRIP);
+    F k[V];
+    UNROLL for (int v = 0; v < V; v++) k[v] = load_half(column[v] + d * STRIP);
+    UNROLL for (int q = 0; q < N; q++) {
+      const F x = all(tile.queries[q][d]);
+      UNROLL for (int v = 0; v < V; v++) sums[q][v] = fma(x, k[v], sums[q][v]);
+    }
+  }
+  UNROLL for (int q = 0; q < N; q++)
+    UNROLL for (int v = 0; v < V; v++) store(scores[q] + at - chunk + v * W, sums[q][v]);
+}
+
+// The same of positions [from, to), from on a multiple of 16; lanes past `to` hold anything.
 template <int N>
 static void score(const Tile6& tile, const CacheView& cache, int kv_head, int dim, int chunk, int from, int to,
                   float scores[][CHUNK]) {
   const uint16_t* keys = cache.keys + (int64_t)kv_head * cache.capacity * dim;
   constexpr int V = ATTEND_VECTORS;
-  for (int at = from; at < to; at += V * W) {
-    const uint16_t* column[V];
-    UNROLL for (int v = 0; v < V; v++) {
-      const int position = at + v * W < chunk + CHUNK ? at + v * W : chunk + CHUNK - W;
-      column[v] = keys + (int64_t)(position / STRIP) * dim * STRIP + position % STRIP;
-    }
-    const int64_t next = (int64_t)dim * V * W;  // what the following vectors of positions lie behind these
-    F sums[N][V] = {};
-    for (int d = 0; d < dim; d++) {
-      if (d % 2 == 0) UNROLL for (int v = 0; v < V; v += 16 / W) __builtin_prefetch(column[v] + next + d * STRIP);
-      F k[V];
-      UNROLL for (int v = 0; v < V; v++) k[v] = load_half(column[v] + d * STRIP);
-      UNROLL for (int q = 0; q < N; q++) {
-        const F x = all(tile.queries[q][d]);
-        UNROLL for (int v = 0; v < V; v++) sums[q][v] = fma(x, k[v], sums[q][v]);
-      }
-    }
-    UNROLL for (int q = 0; q < N; q++)
-      UNROLL for (int v = 0; v < V; v++)
-        if (at + v * W < chunk + CHUNK) store(scores[q] + at - chunk + v * W, sums[q][v]);
-  }
+  int at = from;
+  for (; at + V * W <= to; at += V * W) score_vectors<N, V>(tile, keys, dim, chunk, at, scores);
+  for (; at < to; at += W) score_vectors<N, 1>(tile, keys, dim, chunk, at, scores);
 }
 
 // Scores to exp(score - largest) where the query may look and 0 elsewhere; [from, to) as above.
@@ -164,7 +169,13 @@ INLINE void finish(const AttendCall& call, const SequenceView& sequence, int kv_
   const int group = call.in.heads / call.in.kv_heads, dim = call.in.head_dim;
   const int64_t row = sequence.first_row + query / group, head = kv_head * group + query % group;
   float* out = call.out + (row * call.in.heads + head) * dim;
-  for (int d = 0; d < dim; d += W) store(out + d, load<F>(merged.mixed + d) / merged.total);
+  float total = merged.total, share = 1;
+  if (call.sinks) {
+    const float sink = call.sinks[head], most = sink > merged.most ? sink : merged.most;
+    share = exp(all(merged.most - most))[0];
+    total = total * share + exp(all(sink - most))[0];
+  }
+  for (int d = 0; d < dim; d += W) store(out + d, load<F>(merged.mixed + d) * all(share) / total);
 }
 
 }  // namespace edgeinfer::ISA

@@ -19,20 +19,31 @@ static void prepare_row(const LinearCall& call, int row, QuantBlock* packed, int
     scale_row(x, call.norm, factor, columns, floats);
   }
   if (!call.packed) return;
-  for (int i = 0; i < columns; i += BLOCK, packed += packed_rows) {
-    float normed[BLOCK];
-    if (call.norm) scale_row(x + i, call.norm + i, factor, BLOCK, normed);
-    quantize_block(call.norm ? normed : x + i, packed);
+  constexpr int span = TOGETHER * BLOCK;
+  for (int i = 0; i < columns; i += span, packed += (int64_t)TOGETHER * packed_rows) {
+    const int count = columns - i < span ? columns - i : span;
+    alignas(64) float normed[span];
+    if (call.norm) scale_row(x + i, call.norm + i, factor, count, normed);
+    quantize_blocks(call.norm ? normed : x + i, count / BLOCK, packed, packed_rows);
   }
+}
+
+constexpr int ROWS_AHEAD = 2;
+
+// Half of a row lies in another core's cache, which wrote it: further away than prefetching in hardware looks.
+INLINE void fetch_row(const float* x, int columns) {
+  for (int i = 0; i < columns; i += 16) __builtin_prefetch(x + i);
 }
 
 // Rows [first, last); first is a multiple of 16.
 static void linear_prepare(const LinearCall& call, int first, int last) {
-  const int blocks = call.matrix.columns / BLOCK;
+  const int columns = call.matrix.columns;
   while (first < last) {
     const int count = group_rows(last - first);
-    for (int r = 0; r < count; r++)
-      prepare_row(call, first + r, call.packed ? call.packed + (int64_t)first * blocks + r : nullptr, count);
+    for (int r = 0; r < count; r++) {
+      if (first + r + ROWS_AHEAD < last) fetch_row(call.x + (int64_t)(first + r + ROWS_AHEAD) * columns, columns);
+      prepare_row(call, first + r, call.packed ? call.packed + (int64_t)first * (columns / BLOCK) + r : nullptr, count);
+    }
     first += count;
   }
 }

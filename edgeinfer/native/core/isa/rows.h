@@ -41,29 +41,41 @@ INLINE float peak(const float* x) {
   return __builtin_bit_cast(float, largest(most));
 }
 
-// x ~ codes * scale. A block that holds an infinity or a NaN becomes zeros with a NaN for scale.
-INLINE void quantize_block(const float* x, QuantBlock* out) {
-  const float most = peak(x);
-  const bool finite = most <= 3.402823466e38f;
-  const float scale = finite ? most / 127.0f : __builtin_nanf("");
-  const float inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
-  const F magic = all(12582912.0f);
-  const bool zero = !finite || !(inverse <= 3.402823466e38f);
-  int sums[2] = {};
-  for (int half = 0; half < 2; half++) {
-    I sum = {};
-    UNROLL for (int i = 16 * half; i < 16 * half + 16; i += W) {
-      const I code = zero ? I{} : as_int(load<F>(x + i) * all(inverse) + magic) - as_int(magic);
-      store(out->codes + i, __builtin_convertvector(code, Bytes));
-      sum += code;
-    }
-    sums[half] = total(sum);
+constexpr int TOGETHER = 16;  // blocks whose scales are found at once: a reduction or a division for each costs more
+
+// x ~ codes * scale, for up to TOGETHER blocks that follow each other; `stride` blocks lie from one to the next in `out`.
+// A block that holds an infinity or a NaN gets a NaN for scale, and any codes.
+INLINE void quantize_blocks(const float* x, int count, QuantBlock* out, int stride) {
+  alignas(64) float peaks[TOGETHER] = {}, scales[TOGETHER], inverses[TOGETHER];
+  alignas(64) int8_t codes[TOGETHER + 1][BLOCK];
+  alignas(64) int32_t sums[TOGETHER + 1][BLOCK / 4];  // of four codes each
+  for (int b = 0; b < count; b++) peaks[b] = peak(x + b * BLOCK);
+  for (int i = 0; i < TOGETHER; i += W) {
+    const F most = load<F>(peaks + i);
+    const F scale = most <= all(3.402823466e38f) ? most / 127.0f : all(__builtin_nanf(""));
+    const F inverse = 1.0f / scale;
+    store(scales + i, scale);
+    store(inverses + i, (scale > 0) & (inverse <= all(3.402823466e38f)) ? inverse : F{});
   }
-  out->scale = scale;
-  out->sums[0] = (int16_t)sums[0];
-  out->sums[1] = (int16_t)sums[1];
-  out->first_half = scale * (float)sums[0];
-  out->both_halves = scale * (float)(sums[0] + sums[1]);
+  const F magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  for (int b = 0; b < count; b++)
+    UNROLL for (int i = 0; i < BLOCK; i += W) {
+      const I code = as_int(load<F>(x + b * BLOCK + i) * all(inverses[b]) + magic) - as_int(magic);
+      store(codes[b] + i, __builtin_convertvector(code, Bytes));
+    }
+  for (int i = 0; i < BLOCK; i++) codes[count][i] = 0;  // a vector may hold two blocks
+  for (int i = 0; i < count * BLOCK / 4; i += W)
+    store(sums[0] + i, dot4(I{}, all(0x01010101), load<I>(codes[0] + 4 * i)));
+  for (int b = 0; b < count; b++, out += stride) {
+    const int32_t* four = sums[b];
+    const int first = four[0] + four[1] + four[2] + four[3], second = four[4] + four[5] + four[6] + four[7];
+    __builtin_memcpy(out->codes, codes[b], BLOCK);
+    out->scale = scales[b];
+    out->sums[0] = (int16_t)first;
+    out->sums[1] = (int16_t)second;
+    out->first_half = scales[b] * (float)first;
+    out->both_halves = scales[b] * (float)(first + second);
+  }
 }
 
 }  // namespace edgeinfer::ISA

@@ -240,24 +240,25 @@ INLINE void store_scales(const PageFormat& format, const PageCodes& made, uint8_
     for (int p = 0; p < PAGE; p += W) store_half((uint16_t*)to + g * PAGE + p, load<F>(made.scales[g] + p));
 }
 
-static void seal(const PageFormat& format, const CacheView& buffer, int kv_head, int row, uint8_t* page) {
+constexpr int VALUES = 16;  // more than any width
+
+// The keys or the values of one kv head, from row `row` of the buffer on.
+static void seal(const PageFormat& format, const CacheView& buffer, bool keys, int kv_head, int row, uint8_t* page) {
   const int64_t first = ((int64_t)kv_head * buffer.capacity + row) * format.head_dim;
-  const uint16_t *keys = buffer.keys + first, *values = buffer.values + first;
+  const uint16_t* rows = (keys ? buffer.keys : buffer.values) + first;
+  uint8_t* codes = keys ? page : page + format.key_codes();
   PageCodes made;
-  switch (format.key_bits) {
-    case 3: seal_keys<3>(format, keys, page, &made); break;
-    case 4: seal_keys<4>(format, keys, page, &made); break;
-    case 5: seal_keys<5>(format, keys, page, &made); break;
-    case 6: seal_keys<6>(format, keys, page, &made); break;
-    default: seal_keys<8>(format, keys, page, &made);
+  switch (keys ? format.key_bits : format.value_bits + VALUES) {
+    case 3: seal_keys<3>(format, rows, codes, &made); break;
+    case 4: seal_keys<4>(format, rows, codes, &made); break;
+    case 5: seal_keys<5>(format, rows, codes, &made); break;
+    case 6: seal_keys<6>(format, rows, codes, &made); break;
+    case 8: seal_keys<8>(format, rows, codes, &made); break;
+    case VALUES + 3: seal_values<3>(format, rows, codes, &made); break;
+    case VALUES + 4: seal_values<4>(format, rows, codes, &made); break;
+    default: seal_values<8>(format, rows, codes, &made);
   }
-  store_scales(format, made, page + format.key_scales_at());
-  switch (format.value_bits) {
-    case 3: seal_values<3>(format, values, page + format.key_codes(), &made); break;
-    case 4: seal_values<4>(format, values, page + format.key_codes(), &made); break;
-    default: seal_values<8>(format, values, page + format.key_codes(), &made);
-  }
-  store_scales(format, made, page + format.value_scales_at());
+  store_scales(format, made, page + (keys ? format.key_scales_at() : format.value_scales_at()));
 }
 
 }  // namespace edgeinfer::ISA

@@ -204,46 +204,76 @@ static void mix_sealed(const PageFormat& format, const float weights[][CHUNK], i
   }
 }
 
+struct ChunkView {  // what one chunk of positions holds, up to the last that a tile sees
+  int from, to;
+  int half_from, half_to;                   // positions in float16, which follow each other
+  int sealed = 0, sealed_from = 0;          // pages in codes, and where the first starts within the chunk
+  const uint8_t* pages[CHUNK / PAGE] = {};  // those
+};
+
+static ChunkView view_of(const PageFormat& format, const SealedTile& tile, int from, int to) {
+  const SealedView& sequence = *tile.sequence;
+  const int end = to > from + CHUNK ? from + CHUNK : to;
+  ChunkView view{from, end, end, from};
+  for (int at = from; at < view.to; at += PAGE) {
+    if (at >= SINKS && at < tile.frontier) {
+      if (!view.sealed) view.sealed_from = at - from;
+      view.pages[view.sealed++] =
+          sequence.blocks[(at - SINKS) / PAGE]->memory.get() + sequence.place + tile.kv_head * format.bytes();
+    } else {
+      if (at < view.half_from) view.half_from = at;
+      view.half_to = at + PAGE < view.to ? at + PAGE : view.to;
+    }
+  }
+  return view;
+}
+
+// The values of the chunk's positions weighted: those in float16 to `mixed`, those in codes to `rotated`.
+template <int N>
+INLINE void mix_chunk(const PageFormat& format, const ChunkView& view, const CacheView& buffer, int kv_head,
+                      const float weights[][CHUNK], Partial* partials, float* const* rotated) {
+  const int dim = format.head_dim;
+  if (view.half_from < view.half_to) {
+    const uint16_t* values = buffer.values + (int64_t)kv_head * buffer.capacity * dim;
+    int d = 0;
+    for (; d + ATTEND_VECTORS * W <= dim; d += ATTEND_VECTORS * W)
+      mix<N, ATTEND_VECTORS>(weights, values, dim, view.from, view.half_from, view.half_to, partials, d);
+    for (; d < dim; d += W) mix<N, 1>(weights, values, dim, view.from, view.half_from, view.half_to, partials, d);
+  } else {
+    for (int q = 0; q < N; q++)
+      for (int d = 0; d < dim; d++) partials[q].mixed[d] = 0;
+  }
+  if (view.sealed) {
+    mix_sealed<N>(format, weights, view.sealed_from, view.pages, view.sealed * PAGE, rotated);
+  } else {
+    for (int q = 0; q < N; q++)
+      for (int d = 0; d < dim; d++) rotated[q][d] = 0;
+  }
+}
+
 template <int N>
 static void chunk_of(const AttendCall& call, const PageFormat& format, const SealedTile& tile,
                      const SealedQueries& queries, int chunk, float* memory) {
   const int dim = format.head_dim, group = call.in.heads / call.in.kv_heads;
   const SealedView& sequence = *tile.sequence;
-  const int start = chunk * CHUNK;
   Tile6 plain;
   plain.count = N;
-  int to = 0;
   for (int q = 0; q < N; q++) {
     plain.from[q] = 0;
     plain.to[q] = sequence.start + (tile.first_query + q) / group + 1;
-    to = plain.to[q] > to ? plain.to[q] : to;
-  }
-  to = to > start + CHUNK ? start + CHUNK : to;
-  for (int q = 0; q < N; q++)
     for (int d = 0; d < dim; d++) plain.queries[q][d] = queries.plain[q][d];
-
-  alignas(64) float weights[N][CHUNK];
-  const uint8_t* pages[CHUNK / PAGE];
-  int sealed = 0, sealed_from = 0;  // pages in codes, and where the first of them starts within the chunk
-  int half_from = to, half_to = start;  // positions in float16
-  CacheView buffer = sequence.buffer;
-  for (int at = start; at < to; at += PAGE) {
-    if (at >= SINKS && at < tile.frontier) {
-      if (!sealed) sealed_from = at - start;
-      pages[sealed] = sequence.blocks[(at - SINKS) / PAGE]->memory.get() + sequence.place + tile.kv_head * format.bytes();
-      score_sealed<N>(format, queries, pages[sealed++], (float(*)[CHUNK])(weights[0] + at - start));
-      continue;
-    }
-    const int end = at + PAGE < to ? at + PAGE : to;
-    if (at < half_from) half_from = at;
-    half_to = end;
   }
-  if (half_from < half_to) {
-    const int64_t moved = half_from < SINKS ? 0 : (int64_t)(sequence.base - SINKS) * dim;
+  const ChunkView view = view_of(format, tile, chunk * CHUNK, plain.to[N - 1]);
+  alignas(64) float weights[N][CHUNK];
+  for (int i = 0; i < view.sealed; i++)
+    score_sealed<N>(format, queries, view.pages[i], (float(*)[CHUNK])(weights[0] + view.sealed_from + i * PAGE));
+  CacheView buffer = sequence.buffer;
+  if (view.half_from < view.half_to) {
+    const int64_t moved = view.half_from < SINKS ? 0 : (int64_t)(sequence.base - SINKS) * dim;
     buffer.keys -= moved;
     buffer.values -= moved;
     // A page of codes behind it keeps its scores: the loop there ends with the page.
-    score<N>(plain, buffer, tile.kv_head, dim, start, half_from, half_to, weights);
+    score<N>(plain, buffer, tile.kv_head, dim, view.from, view.half_from, view.half_to, weights);
   }
   Partial partials[N];
   float* rotated[N];
@@ -251,26 +281,11 @@ static void chunk_of(const AttendCall& call, const PageFormat& format, const Sea
     float* at = memory + q * sealed_partial(dim);
     partials[q].mixed = at + 2;
     rotated[q] = at + 2 + dim;
-    weigh(weights[q], start, start, to, plain.from[q], plain.to[q], call.softcap, partials + q);
+    weigh(weights[q], view.from, view.from, view.to, plain.from[q], plain.to[q], call.softcap, partials + q);
     at[0] = partials[q].most;
     at[1] = partials[q].total;
   }
-  if (half_from < half_to) {
-    const uint16_t* values = buffer.values + (int64_t)tile.kv_head * buffer.capacity * dim;
-    int d = 0;
-    for (; d + ATTEND_VECTORS * W <= dim; d += ATTEND_VECTORS * W)
-      mix<N, ATTEND_VECTORS>(weights, values, dim, start, half_from, half_to, partials, d);
-    for (; d < dim; d += W) mix<N, 1>(weights, values, dim, start, half_from, half_to, partials, d);
-  } else {
-    for (int q = 0; q < N; q++)
-      for (int d = 0; d < dim; d++) partials[q].mixed[d] = 0;
-  }
-  if (sealed) {
-    mix_sealed<N>(format, weights, sealed_from, pages, sealed * PAGE, rotated);
-  } else {
-    for (int q = 0; q < N; q++)
-      for (int d = 0; d < dim; d++) rotated[q][d] = 0;
-  }
+  mix_chunk<N>(format, view, buffer, tile.kv_head, weights, partials, rotated);
 }
 
 static void chunk(const AttendCall& call, const PageFormat& format, const SealedTile& tile, const SealedQueries& queries,
@@ -299,18 +314,15 @@ static void merge_sealed(const AttendCall& call, const SealedTile& tile, float* 
 
 static void finish_sealed(const AttendCall& call, const SealedTile& tile, const float* merged) {
   const int dim = call.in.head_dim, group = call.in.heads / call.in.kv_heads;
-  const bool any = tile.frontier > SINKS;
   for (int q = 0; q < tile.count; q++) {
     const int query = tile.first_query + q;
     const int64_t row = tile.sequence->first_row + query / group, head = tile.kv_head * group + query % group;
     const float* from = merged + q * sealed_partial(dim);
     alignas(64) float rotated[MAX_HEAD_DIM];
     float* out = call.out + (row * call.in.heads + head) * dim;
-    if (any) {
-      for (int d = 0; d < dim; d++) rotated[d] = from[2 + dim + d];
-      rotate_row_back(rotated, dim);
-    }
-    for (int d = 0; d < dim; d++) out[d] = (any ? from[2 + d] + rotated[d] : from[2 + d]) / from[1];
+    for (int d = 0; d < dim; d++) rotated[d] = from[2 + dim + d];
+    rotate_row_back(rotated, dim);
+    for (int d = 0; d < dim; d++) out[d] = (from[2 + d] + rotated[d]) / from[1];
   }
 }
 
