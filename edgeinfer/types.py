@@ -208,11 +208,16 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that was made since the last event, and the tokens it came from. Never ends inside a character."""
+    """Text that was made since the last event, and the tokens it came from. Never ends inside a character.
+
+    ``step`` counts the steps of the model up to the last of these tokens: between two events, tokens / steps is what
+    a step gave, more than one where drafts came true.
+    """
 
     text: str
     ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    step: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,7 @@ class ReasoningDelta:
     text: str
     ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    step: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +247,7 @@ class ToolCallDelta:
     ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     calls: tuple[ToolCall, ...] = ()
+    step: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

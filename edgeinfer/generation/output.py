@@ -44,6 +44,7 @@ class Writer:
         self._pending: deque[_Written] = deque()
         self._decoded = 0
         self._settled = 0
+        self.step = 0  # of the model, that tokens are added from
 
     @property
     def stop(self) -> str | None:
@@ -94,5 +95,5 @@ class Writer:
         ids = tuple(token.id for token in tokens)
         logprobs = tuple(token.logprob for token in tokens if token.logprob is not None)
         if segment.kind == "tools":
-            return ToolCallDelta(segment.text, ids, logprobs, segment.calls)
-        return (ReasoningDelta if segment.kind == "reasoning" else TextDelta)(segment.text, ids, logprobs)
+            return ToolCallDelta(segment.text, ids, logprobs, segment.calls, self.step)
+        return (ReasoningDelta if segment.kind == "reasoning" else TextDelta)(segment.text, ids, logprobs, self.step)

@@ -172,6 +172,8 @@ class Run:
     def settle(self, chunk: Chunk | None, logits: Any) -> None:
         """Reads what there is to read, accepts the chunk, emits events and finishes when it is time."""
         assert self._sampler is not None
+        assert self._writer is not None
+        self._writer.step += 1
         draft, accepted = self._draft, 0
         prefilling = self.prefilling
         self._fresh.clear()

@@ -220,11 +220,13 @@ def test_what_goes_over_the_wire_arrives() -> None:
     assert wire.unpack_request(_through_json(wire.pack_request(request))) == request
     logprob = TokenLogprob(1, "a", -0.5, ((2, "b", float("-inf")),))
     for event in (
-        TextDelta("é\ud800", (1, 2), (logprob,)),
-        ReasoningDelta("x"),
+        TextDelta("é\ud800", (1, 2), (logprob,), step=3),
+        ReasoningDelta("x", step=4),
         Finished("stop", Usage(1, 2), Timings(0.5), 7, True, "a", "tape", ("w",)),
     ):
-        assert wire.unpack_event(_through_json(wire.pack_event(event))) == event
+        found = wire.unpack_event(_through_json(wire.pack_event(event)))
+        assert found == event
+        assert getattr(found, "step", None) == getattr(event, "step", None)  # it counts in no comparison
 
 
 def test_errors_arrive_as_what_they_are() -> None:

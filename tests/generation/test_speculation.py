@@ -128,6 +128,8 @@ def test_a_known_answer_takes_few_steps(backend_class: Any) -> None:
     assert usage.accepted == usage.drafted >= made - backend.steps - 1
     assert told.tokens / told.steps > 5
     assert told.why == ""
+    assert [event.step for event in outlet.events[:-1]] == sorted(event.step for event in outlet.events[:-1])  # type: ignore[union-attr]
+    assert outlet.events[-2].step == backend.steps  # type: ignore[union-attr]
 
 
 @BACKENDS
