@@ -161,11 +161,12 @@ class ChatApp(App[None]):
         finally:
             self._loaded.set()
 
-    def reload(self, model: str = "", context: int | None = None) -> None:
-        """Loads another model, or the same with another context; the conversation stays."""
+    def reload(self, model: str = "", context: int | None = None, kv: str = "") -> None:
+        """Loads another model, or the same with another context or format of keys and values; the chat stays."""
         wanted = self.engine.wanted
         template = wanted.template if model in ("", wanted.model) else ""
-        self.load(replace(wanted, model=model or wanted.model, context=context, template=template))
+        found = replace(wanted, model=model or wanted.model, context=context, kv=kv or wanted.kv, template=template)
+        self.load(found)
 
     def use_model(self, model: str) -> None:
         """Switches models; the conversation goes on with the new one."""
@@ -228,8 +229,8 @@ class ChatApp(App[None]):
         if action.opens:
             self.open_screen(action.opens)
             return
-        owner = self if action.screen == "app" else self.screen
-        method = getattr(owner, f"action_{action.method}")
+        owners = {"app": self, "chat": self.chat}  # another screen may have come on top of the chat since it was typed
+        method = getattr(owners.get(action.screen, self.screen), f"action_{action.method}")
         self.call_next(method, argument) if action.takes else self.call_next(method)
 
     def open_screen(self, name: str) -> None:

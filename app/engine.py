@@ -20,6 +20,8 @@ CRASHES = 3
 """Crashes in a row after which the app no longer starts the model by itself."""
 STOP_SECONDS = 0.15
 """How long a stopped reply may take to end in order, before it is given up."""
+_STOPPED = Finished("cancelled", Usage(), Timings(), seed=0)
+"""Of our own, where the model does not end a stopped reply in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,11 @@ class Engine:
         assert llm is not None
         self._stopping.clear()
         try:
-            self._stream = stream = await in_thread(lambda: llm.stream(messages, **options))
+            submitted = asyncio.ensure_future(in_thread(lambda: llm.stream(messages, **options)))
+            if not await self._comes(submitted, 0):  # a long prompt takes a while to read; dropped, it is cancelled
+                yield _STOPPED
+                return
+            self._stream = stream = submitted.result()
             events = aiter(stream)
             try:
                 while (event := await self._next(events)) is not None:
@@ -115,15 +121,16 @@ class Engine:
     async def _next(self, events: AsyncGenerator[Event]) -> Event | None:
         """The next event; a Finished of our own where a stopped reply does not end in time."""
         coming = asyncio.ensure_future(anext(events, None))
+        return coming.result() if await self._comes(coming, STOP_SECONDS) else _STOPPED
+
+    async def _comes(self, coming: asyncio.Future[Any], patience: float) -> bool:
+        """Waits for it, after a stop no more than ``patience`` seconds; what does not come then is cancelled."""
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not coming.done():
-            await asyncio.wait({coming}, timeout=STOP_SECONDS)
-        if coming.done():
-            return coming.result()
-        coming.cancel()
-        return Finished("cancelled", Usage(), Timings(), seed=0)
+            await asyncio.wait({coming}, timeout=patience)
+        return coming.done() or not coming.cancel()
 
 
 async def in_thread(function: Callable[[], Answer]) -> Answer:

@@ -39,6 +39,11 @@ class Session:
         """The last message of the branch."""
         return self.path[-1].id if self.path else None
 
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of a reply at most."""
+        return int(self.params["max_tokens"])
+
     def begin(self) -> None:
         """A new conversation, kept once there is something in it."""
         self.conversation, self.path = None, []

@@ -7,6 +7,7 @@ from pathlib import Path
 from edgeinfer.app.conversations import Conversation, Conversations
 from edgeinfer.app.conversations.ours import to_json, to_markdown
 from edgeinfer.app.conversations.trees import Imported, taken_out
+from edgeinfer.app.render.figures import counted
 from edgeinfer.errors import BadRequest, NotSaved
 
 _SUFFIXES = (".md", ".json")
@@ -50,7 +51,8 @@ def file_name(conversation: Conversation) -> str:
 
 
 def said_of(imported: Imported) -> str:
-    count = f"Added {len(imported.conversations):,} conversations with {imported.messages:,} messages."
+    conversations = counted(len(imported.conversations), "conversation")
+    count = f"Added {conversations} with {counted(imported.messages, 'message')}."
     rest = len(imported.notes) - _NOTES
     more = [f"… and {rest:,} notes more"] if rest > 0 else []
     return "\n".join([count, *imported.notes[:_NOTES], *more])

@@ -121,11 +121,12 @@ class Turns:
             match await self._screen.ask_about_context(limit):
                 case DropOldest():
                     await self._stream(reply, "drop-oldest")
-                case Lengthen(context):
-                    self._screen.chat_app.reload(context=context)
+                case Lengthen(context, kv):
+                    self._screen.chat_app.reload(context=context, kv=kv)
                     return False
                 case _:
                     self._end(reply, "not answered: it does not fit the context", trouble=True)
+                    self._screen.reconsider()
         return True
 
     async def _ready(self, reply: Told) -> bool:

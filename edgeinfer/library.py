@@ -27,7 +27,7 @@ from edgeinfer.units import human_bytes
 __all__ = [
     "Fit", "KVChoice", "LocalModel", "Offer", "Plan", "Progress", "PullStopped", "Removed", "bandwidth", "delete",
     "disk_free", "empty_trash", "fetch", "find", "fit", "forecast", "kv_formats", "matching", "offers", "on_disk",
-    "plan", "undo_delete",
+    "plan", "trained_context", "undo_delete",
 ]  # fmt: skip
 
 _OVERHEAD = 1.1  # of the weights: what repacking and buffers take
@@ -168,6 +168,11 @@ def fetch(
     return sources.fetch(planned, load_settings(), advance)
 
 
+def trained_context(model: str) -> int:
+    """Tokens that a model was trained for. Raises ModelNotFound for what is not here, and CorruptFile."""
+    return read_header(_path_of(model)).context
+
+
 def kv_formats(model: str) -> list[KVChoice]:
     """What ``load(model, kv=…)`` could keep keys and values in, from the largest to the smallest; reads the header.
 
@@ -178,16 +183,13 @@ def kv_formats(model: str) -> list[KVChoice]:
     from edgeinfer.loading import planner
     from edgeinfer.loading.prices import prices
 
-    settings = load_settings()
-    found = sources.find(model, settings)
-    if found is None:
-        raise ModelNotFound(f"{model} is not on this machine; fetch it with: edgeinfer pull {model}")
-    with open_model(found.path) as file:
+    path = _path_of(model)
+    with open_model(path) as file:
         try:
             planned = planner.plan(file)
         except UnsupportedModel:
             return []
-        known = prices(settings.paths.measured, found.path, file.parameters)
+        known = prices(load_settings().paths.measured, path, file.parameters)
     whole = planned.formats["exact"].per_token
     return [
         KVChoice(
@@ -236,6 +238,13 @@ def undo_delete(removed: Removed) -> None:
 def empty_trash() -> None:
     """Gives back the disk space of all that was deleted."""
     Store(load_settings().models_folder).empty_trash()
+
+
+def _path_of(model: str) -> Path:
+    found = find(model)
+    if found is None:
+        raise ModelNotFound(f"{model} is not on this machine; fetch it with: edgeinfer pull {model}")
+    return found.path
 
 
 def _with_header(model: LocalModel) -> LocalModel:

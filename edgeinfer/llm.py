@@ -18,7 +18,7 @@ from edgeinfer.backends.base import ModelInfo
 from edgeinfer.converted.opening import open_model
 from edgeinfer.errors import BadRequest, EngineClosed, UnsupportedModel
 from edgeinfer.generation import receipts
-from edgeinfer.generation.context import first_kept
+from edgeinfer.generation.context import kept_from
 from edgeinfer.generation.engine import Engine, Stream
 from edgeinfer.generation.isolated import IsolatedEngine
 from edgeinfer.generation.opening import Opening
@@ -278,8 +278,11 @@ class LLM:
         return self.tokenizer.decode(ids, special=special)
 
     def kept_from(self, messages: Sequence[Message], max_tokens: int = SamplingParams().max_tokens) -> int:
-        """The index from which on ``overflow="drop-oldest"`` keeps messages that do not fit; system messages stay."""
-        return first_kept(messages, lambda part: self._prompter.encoded(part, Options()), self.info.context, max_tokens)
+        """The index from which on ``overflow="drop-oldest"`` keeps messages that do not fit; system messages stay.
+
+        0 where nothing is dropped, or where dropping would not help.
+        """
+        return kept_from(messages, lambda part: self._prompter.encoded(part, Options()), self.info.context, max_tokens)
 
     def receipt(self, prompt: Prompt, reply: Reply, **options: Any) -> Receipt:
         """What a reply to this prompt with these options was made of; ``replay`` makes it again from that.

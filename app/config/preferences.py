@@ -16,6 +16,17 @@ from edgeinfer.errors import BadRequest
 
 AUTO = "auto"
 """The preset of the model's family, where it has one."""
+SHARED = {
+    "keep_kv": (
+        "Keep contexts on disk",
+        "A chat goes on another day without being read again; who can read your files can work out what was said.",
+    ),
+    "keep_outputs": (
+        "Keep answers for drafts",
+        "Replies that repeat earlier ones come faster; who can read your files can read the answers.",
+    ),
+}
+"""Settings of every command that are on or off, with a title and what they cost; off where nothing is set."""
 _TEXTS = ("theme", "preset", "system")
 _PRESET_KEYS = ("families", "about", "system", *sampling.EXPLAINED)
 
@@ -39,6 +50,7 @@ class Preferences:
     system: str = ""
     params: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, bool] = field(default_factory=dict)
     presets: dict[str, Preset] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -66,18 +78,26 @@ class Preferences:
         return self.system or (preset.system if preset else "")
 
     def keep(self, name: str, value: Any) -> None:
-        """Writes a setting to its file, None takes it out: ``theme``, ``sampling.top_k``, ``key.retry``. NotSaved."""
+        """Writes a setting to its file, None takes it out: ``theme``, ``sampling.top_k``, ``key.retry``.
+
+        ``shared.keep_kv`` goes to the file of all commands. Raises NotSaved.
+        """
         kind, _, key = name.partition(".")
         if kind == "key":
             keep(self.folder / "keys.toml", key, value)
         elif kind == "sampling":
             keep(self.folder / "chat.toml", key, value, "sampling")
+        elif kind == "shared":
+            keep(self.folder / "config.toml", key, value)
         else:
             keep(self.folder / "chat.toml", name, value)
 
 
 def load_preferences(folder: Path, actions: Iterable[str]) -> Preferences:
-    """Reads chat.toml, presets.toml and keys.toml of a folder. ``actions`` are the names that keys are set for."""
+    """Reads chat.toml, presets.toml and keys.toml of a folder. ``actions`` are the names that keys are set for.
+
+    Of config.toml it takes what SHARED names; loading a model says what is wrong with that file.
+    """
     found = Preferences(folder)
     own = Document(folder / "presets.toml")
     for document in (Document(Path(str(files("edgeinfer.app.config").joinpath("presets.toml")))), own):
@@ -87,6 +107,9 @@ def load_preferences(folder: Path, actions: Iterable[str]) -> Preferences:
     chat, keys = Document(folder / "chat.toml"), Document(folder / "keys.toml")
     _read_chat(chat, found)
     found.keys = _keys(keys, list(actions))
+    found.shared = {
+        key: value is True for key, value in Document(folder / "config.toml").values.items() if key in SHARED
+    }
     found.problems = chat.problems + keys.problems + own.problems
     return found
 

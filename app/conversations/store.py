@@ -126,6 +126,14 @@ class Conversations(db.Database):
     def restore(self, conversation: int) -> None:
         self._set(conversation, deleted=None)
 
+    def last_deleted(self) -> Conversation | None:
+        """What ``restore`` would bring back first."""
+        rows = self.rows(
+            f"SELECT {db.CONVERSATION} FROM conversations WHERE deleted > ? ORDER BY deleted DESC, id DESC LIMIT 1",
+            time.time() - _TRASH,
+        )
+        return db.conversation(rows[0]) if rows else None
+
     # Messages
 
     def add(

@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from edgeinfer.app.render.lines import Line, Run, Text, cells, wrap
+from edgeinfer.app.render.figures import GAP
+from edgeinfer.app.render.lines import Line, Run, Text, cells, filled, wrap
 from edgeinfer.app.render.markdown import Document
 from edgeinfer.sanitize import sanitize
 
@@ -78,7 +79,11 @@ class Entry:
         index = bisect_right(tops, row) - 1
         if index >= len(self.parts):
             return BLANK
-        lines, inside = self.parts[index].lines(width), row - tops[index]
+        part, inside = self.parts[index], row - tops[index]
+        expected = part.height(width)
+        lines = part.lines(width)
+        if len(lines) != expected:  # drawn before it was laid out: the sums are of a guess
+            self.changed()
         return lines[inside] if inside < len(lines) else BLANK
 
     def open(self) -> None:
@@ -127,7 +132,7 @@ class Said(Entry):
         self.unfolded = False
         self._notes = tuple(notes)
         self._style = "queued" if queued else "said"
-        self._rows = Rows(self._draw, lambda width: min(LONG_LINES, 1 + len(text) // width))
+        self._rows = Rows(self._draw, lambda width: min(LONG_LINES, 1 + len(text) // width) + len(self._notes))
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -247,7 +252,9 @@ class Told(Entry):
 
     def _draw_end(self, width: int) -> list[Line]:
         versions = f"  ‹ {self.versions} ›" if self.versions else ""
-        foot = wrap(Text(sanitize(self.foot), "trouble" if self.trouble else "foot"), width - cells(versions))
+        room = width - cells(versions)
+        rows = (GAP.join(fields) for fields in filled(sanitize(self.foot).split(GAP), GAP, room))
+        foot = wrap(Text("\n".join(rows), "trouble" if self.trouble else "foot"), room)
         first = foot[0]
         return [Line((*first.runs, Run(versions, "versions"))), *foot[1:]]
 

@@ -10,6 +10,8 @@ from edgeinfer.units import human_bytes
 if TYPE_CHECKING:
     from edgeinfer.llm import LLM
 
+GAP = " · "
+"""Between two figures of a row."""
 _ENDINGS = {"length": "cut by the limit", "cancelled": "stopped", "error": "failed"}
 
 
@@ -21,9 +23,18 @@ def count(tokens: float) -> str:
     return f"{thousands:.1f}k" if thousands < 9.95 else f"{thousands:.0f}k"
 
 
+def counted(number: int, what: str) -> str:
+    """``1 message``, ``1,204 messages``."""
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
 def rate(tokens_per_second: float) -> str:
     digits = 0 if tokens_per_second >= 99.5 else 1
     return f"{tokens_per_second:.{digits}f} tok/s"
+
+
+def per_step(tokens: float) -> str:
+    return f"{tokens:.1f} tokens/step"
 
 
 def seconds(value: float) -> str:
@@ -47,7 +58,7 @@ def foot(message: Message) -> str:
     parts = [*_ended(message), *_took(message.stats)]
     if message.stats is not None and message.stats.truncated:
         parts.insert(0, "the oldest messages were left out")
-    return " · ".join(parts)
+    return GAP.join(parts)
 
 
 def _ended(message: Message) -> list[str]:
@@ -70,5 +81,5 @@ def _took(stats: Stats | None) -> list[str]:
     if stats.cached:
         parts.append(f"reused {stats.cached:,} of {stats.prompt:,}")
     if stats.drafted:
-        parts.append(f"{stats.tokens_per_step:.1f} a step")
+        parts.append(per_step(stats.tokens_per_step))
     return parts

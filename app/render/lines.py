@@ -134,6 +134,17 @@ def cut(text: str, width: int) -> str:
     return text[:position] + "…" if width > 0 else ""
 
 
+def filled(fields: Sequence[str], gap: str, width: int) -> list[list[str]]:
+    """Rows of as many fields as fit each, with gaps between; none is broken."""
+    rows: list[list[str]] = []
+    for field in fields:
+        if rows and cells(gap.join([*rows[-1], field])) <= width:
+            rows[-1].append(field)
+        else:
+            rows.append([field])
+    return rows
+
+
 def _runs(plain: str, spans: Sequence[Span], start: int, end: int) -> Iterator[Run]:
     """The runs of a part of a text; spans are in order and do not overlap."""
     position = start

@@ -12,7 +12,7 @@ from textual.widgets import Static, TextArea
 from edgeinfer.app.commands import completed, hints, parsed
 from edgeinfer.app.conversations import Message
 from edgeinfer.app.render.entry import Entry, Note, Said, Told
-from edgeinfer.app.render.figures import context_meter, foot, keys_and_values, rate, seconds
+from edgeinfer.app.render.figures import context_meter, foot, keys_and_values, per_step, rate, seconds
 from edgeinfer.app.render.welcome import Welcome
 from edgeinfer.app.screens.chatkeys import ChatKeys
 from edgeinfer.app.session import Session
@@ -79,6 +79,12 @@ class ChatScreen(ChatKeys):
         self.show_branch()
         self.prompt.write(self.session.kept().draft)
         self.prompt.focus()
+
+    def choose(self, message: int) -> None:
+        """Goes to a message of the branch."""
+        entries = self.transcript.entries
+        place = next((place for place, entry in enumerate(entries) if entry.message == message), None)
+        self.transcript.choose(place)
 
     def entered(self, message: Message) -> None:
         """The user's message was stored."""
@@ -153,8 +159,7 @@ class ChatScreen(ChatKeys):
     def interrupt(self) -> bool:
         """Ctrl-C: clears the prompt, which history keeps, or stops the reply. False where there was neither."""
         if self.prompt.text:
-            self.prompt.sent.append(self.prompt.written)
-            self.prompt.clear_text()
+            self.prompt.put_aside()
             self.edit(None)
             return True
         if self.turns.busy:
@@ -175,6 +180,7 @@ class ChatScreen(ChatKeys):
         speed, first = (live.rate, live.first) if live and busy else (app.speed, app.first)
         last = next((message for message in reversed(self.session.path) if message.stats), None)
         stats = last.stats if last and last.model == app.model_name else None  # what another model did says little here
+        step = live.tokens_per_step if live and busy else stats.tokens_per_step if stats and stats.drafted else 0.0
         used = self._used + (live.tokens if live and busy else 0)
         status.fields = (
             app.model_line,
@@ -183,7 +189,7 @@ class ChatScreen(ChatKeys):
             f"first {seconds(first)}" if first else "",
             human_bytes(app.memory) if app.memory else "",
             keys_and_values(app.engine.llm, stats) if app.engine.llm else "",
-            f"{stats.tokens_per_step:.1f} a step" if stats and stats.drafted else "",
+            per_step(step) if step >= 1.05 else "",
         )
         status.hint = "Ctrl-End: to the end" if not self.transcript.following else "Esc stops" if busy else "F1 help"
 
@@ -197,6 +203,8 @@ class ChatScreen(ChatKeys):
         if self.turns.busy and live is not None and live.tokens:
             app.speed, app.first = live.rate, live.first
             self.query_one(Figures).speed(app.speed)
+            if step := live.tokens_per_step:
+                self.query_one(Figures).steps(step)
         self.show_figures()
 
     def _drop_welcome(self) -> None:

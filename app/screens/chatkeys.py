@@ -40,6 +40,12 @@ class ChatKeys(Chores):
         """Puts a text that could not be sent into the prompt again, before what was typed since."""
         self.prompt.write("\n\n".join(part for part in (text, self.prompt.written) if part))
 
+    def reconsider(self) -> None:
+        """Puts the last message into the prompt again, to be changed, unless something else is being written."""
+        last = next((entry for entry in reversed(self.transcript.entries) if isinstance(entry, Said)), None)
+        if last is not None and not self.prompt.text:
+            self._change(last)
+
     def edit(self, message: int | None) -> None:
         """The next message takes the place of ``message``; None: it comes after the others."""
         self.editing = message
@@ -58,7 +64,7 @@ class ChatKeys(Chores):
                 self.give_back(waiting)
         elif self.editing is not None:
             self.edit(None)
-            self.prompt.clear_text()
+            self.prompt.put_aside()
         elif self.transcript.chosen is not None:
             self.transcript.choose(None)
         self.prompt.focus()
@@ -66,7 +72,7 @@ class ChatKeys(Chores):
     def action_retry(self) -> None:
         if self.refused_while_busy():
             return
-        reply = self._chosen_or_last(Told)
+        reply = self._near(Told)
         last = self.session.path[-1] if self.session.path else None
         if last is None:
             return
@@ -78,10 +84,10 @@ class ChatKeys(Chores):
     def action_edit(self) -> None:
         if self.refused_while_busy():
             return
-        entry = self._chosen_or_last(Said)
-        if entry is not None and entry.message is not None:
-            self.prompt.write(entry.copied)
-            self.edit(entry.message)
+        entry = self._near(Said)
+        if entry is not None:
+            self.prompt.put_aside()
+            self._change(entry)
 
     def action_branch(self) -> None:
         if self.refused_while_busy():
@@ -97,7 +103,7 @@ class ChatKeys(Chores):
         self.notify("There is no other branch here: /retry and /edit make one.")
 
     def action_copy_reply(self) -> None:
-        entry = self._chosen or self._chosen_or_last(Told)
+        entry = self._chosen or self._near(Told)
         if entry is not None:
             self.chat_app.copy(entry.copied, f"{len(entry.copied):,} characters")
 
@@ -161,11 +167,17 @@ class ChatKeys(Chores):
     def _chosen(self) -> Entry | None:
         return self.transcript.entries[self.transcript.chosen] if self.transcript.chosen is not None else None
 
-    def _chosen_or_last(self, kind: type[Entry]) -> Entry | None:
-        """The chosen message if it is of this kind, or the last one that is."""
-        if isinstance(self._chosen, kind):
-            return self._chosen
-        return next((entry for entry in reversed(self.transcript.entries) if isinstance(entry, kind)), None)
+    def _near(self, kind: type[Entry]) -> Entry | None:
+        """The chosen message if it is of this kind, else what it answers or what answers it, else the last of all."""
+        entries, chosen = self.transcript.entries, self.transcript.chosen
+        near = [] if chosen is None else entries[chosen::-1] if kind is Said else entries[chosen:]
+        return next((entry for entry in (*near, *reversed(entries)) if isinstance(entry, kind)), None)
+
+    def _change(self, said: Entry) -> None:
+        """The prompt holds a message that was sent; what is sent next takes its place."""
+        if said.message is not None:
+            self.prompt.write(said.copied)
+            self.edit(said.message)
 
     def _step(self, step: int) -> None:
         """Chooses another message; past the last one, none."""

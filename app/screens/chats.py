@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 from edgeinfer.app.actions import bindings
 from edgeinfer.app.conversations import Conversation, Conversations, Hit
 from edgeinfer.app.engine import in_thread
+from edgeinfer.app.render.figures import counted
 from edgeinfer.app.render.lines import cut
 from edgeinfer.app.render.rows import columns, row
 from edgeinfer.app.screens.ask import Ask
@@ -29,6 +30,7 @@ MOST = 300
 _HITS = 60
 _CHANGE_SECONDS = 1.0  # between two looks at what another window wrote
 _WIDE, _TITLE = 70, 26  # cells of a row that has room for a title, and those of the title
+_MARK = 3  # cells before a title: where one is, and a pin
 _SPEAKER = {"user": "you", "assistant": "reply", "system": "system", "tool": "tool"}
 
 
@@ -41,7 +43,6 @@ class ChatsScreen(Picker):
         super().__init__()
         self.found: list[Conversation] = []
         self.hits: list[Hit] = []
-        self._deleted: list[int] = []
 
     @property
     def store(self) -> Conversations:
@@ -61,7 +62,8 @@ class ChatsScreen(Picker):
         self.found = self.store.conversations(query, MOST)
         self.hits = self.store.search(query, _HITS)
         titles = [found.title for found in self.found]
-        facts = columns([[f"{found.messages:,}", when(found.updated)] for found in self.found], titles, self.room - 2)
+        rows = [[self._length(found), when(found.updated)] for found in self.found]
+        facts = columns(rows, titles, self.room - _MARK)
         options = [self._option(found, line) for found, line in zip(self.found, facts, strict=True)]
         options += [self._hit(hit) for hit in self.hits]
         if not options:
@@ -79,6 +81,8 @@ class ChatsScreen(Picker):
         try:
             leaf = self.store.tip(int(message)) if message else None
             chat.open_conversation(int(conversation), leaf)
+            if message:
+                chat.choose(int(message))
         except EdgeInferError as error:
             self.say(str(error), trouble=True)
             self.refresh_rows()
@@ -118,15 +122,16 @@ class ChatsScreen(Picker):
             chat.action_new_chat()
             self.query_one("#search").focus()
         self.store.delete(found.id)
-        self._deleted.append(found.id)
         self.say(f"Deleted “{found.title or 'untitled'}”. F9 undoes it; after a week it is gone.")
         self.refresh_rows()
 
     def action_undo(self) -> None:
-        if not self._deleted:
-            self.say("Nothing was deleted here.")
+        found = self.store.last_deleted()
+        if found is None:
+            self.say("Nothing was deleted in the last week.")
             return
-        self.store.restore(self._deleted.pop())
+        self.store.restore(found.id)
+        self.say(f"Brought back “{found.title or 'untitled'}”.")
         self.refresh_rows()
 
     @work
@@ -175,14 +180,18 @@ class ChatsScreen(Picker):
 
     def _option(self, found: Conversation, facts: list[str]) -> Option:
         current = self.chat_app.session.conversation
-        mark = "● " if current is not None and current.id == found.id else "★ " if found.pinned else "  "
+        here = current is not None and current.id == found.id
+        mark = f"{'●' if here else ' '}{'★' if found.pinned else ' '} "
         title = found.title or (f"Draft: {found.draft}" if found.draft else "Untitled")
         return Option(row(title[:500], facts, self.room, mark, "bold" if found.pinned else ""), id=str(found.id))
+
+    def _length(self, found: Conversation) -> str:
+        return counted(found.messages, "message") if self.room >= _WIDE else f"{found.messages:,}"
 
     def _hit(self, hit: Hit) -> Option:
         """The line that was found, its words marked, and on a wide screen the title of its conversation."""
         room = self.room - (_TITLE if self.room >= _WIDE else 0)
-        text = Text(f"  {_SPEAKER[hit.role]}: ", "dim", no_wrap=True, end="")
+        text = Text(f"{' ' * _MARK}{_SPEAKER[hit.role]}: ", "dim", no_wrap=True, end="")
         at = max(0, hit.marks[0][0] - room // 3) if hit.marks else 0  # what was found is in sight
         for start, end in hit.marks:
             text.append(sanitize(hit.snippet[at:start], single_line=True), "not dim")

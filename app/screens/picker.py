@@ -12,6 +12,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from edgeinfer.app.actions import of_screen
+from edgeinfer.app.render.lines import filled
 from edgeinfer.app.screens.help import key_name
 from edgeinfer.sanitize import sanitize
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from edgeinfer.app.app import ChatApp
 
 TALL = 18  # lines, below which the list takes them all
+_GAP = "   "  # between keys
 SEARCH_SECONDS = 0.05
 """After the last key, before the list is searched."""
 
@@ -152,11 +154,13 @@ class Picker(Screen[None]):
         self.query_one("#about").display = event.size.height >= TALL
 
     def _keys(self) -> Text:
-        """The keys as they are set now, as far as they fit on a line or two."""
-        text = Text()
+        """The keys as they are set now."""
+        titles = {}  # by the words that are shown
         for action in of_screen(self.NAME):
-            key = self.app._keymap.get(action.name, action.key).partition(",")[0]
+            key = key_name(self.app._keymap.get(action.name, action.key).partition(",")[0])
             if key and action.shown:
-                text.append(f"{key_name(key)} ", "bold").append(f"{action.title.lower()}   ", "dim")
-        text.rstrip()
-        return text
+                titles[f"{key} {action.title.lower()}"] = Text.assemble(
+                    (key, "bold"), (f" {action.title.lower()}", "dim")
+                )
+        rows = filled(list(titles), _GAP, self.size.width - 4)
+        return Text("\n").join(Text(_GAP).join(titles[words] for words in row) for row in rows)

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 
 from edgeinfer.app.actions import ACTIONS, bindings
 from edgeinfer.app.config import sampling
-from edgeinfer.app.config.preferences import AUTO
+from edgeinfer.app.config.preferences import AUTO, SHARED
 from edgeinfer.app.config.themes import DEFAULT
 from edgeinfer.app.render.rows import row
 from edgeinfer.app.screens.ask import Ask, Choose, PressKey, Write
@@ -70,6 +70,8 @@ class SettingsScreen(Picker):
             value = sampling.read(key, answer) if answer is not None else None
             if answer is None:
                 return
+        elif kind == "shared":
+            value = not self.chat_app.preferences.shared.get(key, False)
         elif kind == "key":
             value = await self.app.push_screen_wait(PressKey(setting.title))
         elif kind == "system":
@@ -81,6 +83,8 @@ class SettingsScreen(Picker):
             value = await self._choose(kind)
         if value is not None or kind == "sampling":
             self._keep(chosen, value or None if kind == "system" else value)
+        if kind == "shared":
+            self._use_shared()
 
     def action_reset(self) -> None:
         if self.chosen in self.settings:
@@ -113,6 +117,14 @@ class SettingsScreen(Picker):
             session.store.use_system(session.conversation.id, system, preset)
             session.conversation = session.store.conversation(session.conversation.id)
 
+    def _use_shared(self) -> None:
+        """The model is loaded anew with them, unless it is at work."""
+        app = self.chat_app
+        if app.chat.turns.busy:
+            self.say("It counts from the next /reload on.")
+        elif app.engine.llm is not None:
+            app.load(app.engine.wanted)
+
     def _keep(self, name: str, value: Any) -> None:
         try:
             self.chat_app.preferences.keep(name, value)
@@ -139,6 +151,9 @@ class SettingsScreen(Picker):
             if name in preferences.params:
                 value, source = preferences.params[name], f"from {folder}/chat.toml"
             yield Setting(f"sampling.{name}", name.replace("_", " "), _shown(value), about, source)
+        for name, (title, about) in SHARED.items():
+            shown = "on" if preferences.shared.get(name) else "off"
+            yield Setting(f"shared.{name}", title, shown, about, f"{folder}/config.toml, as {name}; for every command")
         for action in ACTIONS:
             if action.key:
                 keys = preferences.keys.get(action.name, action.key)

@@ -9,6 +9,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Sparkline, Static
 
 from edgeinfer.app.render.figures import rate
+from edgeinfer.app.render.lines import cells, cut
 from edgeinfer.units import human_bytes
 
 POINTS = 120
@@ -28,12 +29,18 @@ class Plot(Vertical):
 
     def add(self, value: float, text: str) -> None:
         self._values.append(value)
-        self.query_one(Static).update(f"{self._title}  {text}")
         self.query_one(Sparkline).data = list(self._values)
+        self.tell(text)
+
+    def tell(self, text: str) -> None:
+        """Beside the name of the plot, or in place of it where there is no room for both."""
+        room = self.content_size.width
+        named = f"{self._title}  {text}"
+        self.query_one(Static).update(named if cells(named) <= room else cut(text, room))
 
 
 class Figures(Horizontal):
-    """``speed`` while a reply is made, ``memory`` all the time, ``drafts`` once a reply."""
+    """``speed`` and ``steps`` while a reply is made, ``memory`` all the time, ``drafts`` when a reply is whole."""
 
     def compose(self) -> ComposeResult:
         yield Plot("speed", "no reply yet")
@@ -46,9 +53,13 @@ class Figures(Horizontal):
     def memory(self, used: int) -> None:
         self._plot(1).add(used, human_bytes(used))
 
+    def steps(self, tokens_per_step: float) -> None:
+        """Tokens that a step of the model gives; those beyond one are drafts that came true."""
+        self._plot(2).add(tokens_per_step, f"{tokens_per_step:.1f}/step")
+
     def drafts(self, tokens_per_step: float, accepted: int, drafted: int) -> None:
-        share = f"{tokens_per_step:.2f} a step, {accepted:,}/{drafted:,} kept" if drafted else "none drafted"
-        self._plot(2).add(tokens_per_step, share)
+        share = f"{tokens_per_step:.1f}/step, {accepted:,} of {drafted:,} kept" if drafted else "none drafted"
+        self._plot(2).tell(share)
 
     def _plot(self, place: int) -> Plot:
         return list(self.query(Plot))[place]

@@ -58,6 +58,12 @@ class Prompt(TextArea):
         self.write("")
         self._place = None
 
+    def put_aside(self) -> None:
+        """Empties it; what was written is in the history."""
+        if self.text.strip():
+            self.sent.append(self.written)
+        self.clear_text()
+
     def unpack(self) -> None:
         """Puts the text itself in place of every chip."""
         text = self.written

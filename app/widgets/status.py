@@ -6,10 +6,10 @@ from rich.text import Text
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from edgeinfer.app.render.figures import GAP
 from edgeinfer.app.render.lines import cells, cut
 from edgeinfer.sanitize import sanitize
 
-GAP = " · "
 ROOMY = 60
 """Columns from which the hint has its place before the figures."""
 

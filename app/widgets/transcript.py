@@ -91,6 +91,8 @@ class Transcript(ScrollView, can_focus=True):
                 self._go(top)
             elif bottom > self.scroll_y + height:
                 self._go(bottom - height)
+            self._follow(self.scroll_y >= self.max_scroll_y)
+            self.lay_out()
         self.refresh()
 
     def follow(self) -> None:
@@ -102,19 +104,19 @@ class Transcript(ScrollView, can_focus=True):
         """Takes changed heights in. What the reader looks at stays where it is, or at the end if that is followed."""
         if not self.size:
             return
-        width = self.text_width
+        width, height, shift = self.text_width, self.size.height, 0
         self._sum(width)
-        height = self.size.height
-        top = max(0, self._tops[-1] - height) if self.following else round(self.scroll_y)
-        shift = self._settle(width, top - height, top, top + 2 * height)
-        self._sum(width)
+        if self.following:
+            self._settle_end(width, height)
+        else:
+            top = round(self.scroll_y)
+            shift = self._settle(width, top - height, top, top + 2 * height)
+            self._sum(width)
         size = Size(self.size.width, max(0, self._tops[-1] - 1))  # no blank row at the end
         if size != self.virtual_size:
             self.virtual_size = size
         if self.following:
             self._go(self.max_scroll_y)
-            if self.scroll_y > top:  # the end was taller than it was thought
-                self._settle(width, top, round(self.scroll_y), self._tops[-1])
         elif shift:
             self._go(self.scroll_y + shift)
         self._forget()
@@ -150,7 +152,7 @@ class Transcript(ScrollView, can_focus=True):
     def _go(self, y: float) -> None:
         self._moving = True
         try:
-            self.scroll_to(y=max(0, y), animate=False, immediate=True)
+            self.scroll_to(y=max(0, y), animate=False, force=True, immediate=True)
         finally:
             self._moving = False
 
@@ -161,6 +163,14 @@ class Transcript(ScrollView, can_focus=True):
         for entry in self.entries:
             total += entry.height(width)
             self._tops.append(total)
+
+    def _settle_end(self, width: int, height: int) -> None:
+        """Lays out the last rows. What is above them comes among them where they are fewer than was thought."""
+        total = -1
+        while total != self._tops[-1]:
+            total = self._tops[-1]
+            self._settle(width, total - 2 * height, total - height, total)
+            self._sum(width)
 
     def _settle(self, width: int, first: int, top: int, last: int) -> int:
         """Lays out what lies from row ``first`` to ``last``; how much taller what is above ``top`` became."""

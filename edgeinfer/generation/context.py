@@ -80,6 +80,14 @@ def first_kept(
     return starts[min(fits, len(starts) - 1)] if starts else 0
 
 
+def kept_from(
+    messages: Sequence[Message], encode: Callable[[Sequence[Message]], Encoded], context: int, max_tokens: int
+) -> int:
+    """``first_kept``, but 0 also where what is kept would not fit either."""
+    start = first_kept(messages, encode, context, max_tokens)
+    return start if len(encode(_from(messages, start)).ids) < context else 0
+
+
 def _from(messages: Sequence[Message], start: int) -> list[Message]:
     """The messages from ``start`` on, and every system message."""
     return [message for index, message in enumerate(messages) if index >= start or message.get("role") == "system"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from pathlib import Path
 
@@ -120,6 +119,19 @@ def test_retry_and_edit_make_branches_and_lose_nothing(tmp_path: Path) -> None:
         assert len(app.session.store.tree(app.session.kept().id)) == 5
 
     chat(opener(replies), tmp_path / "chats.db", script)
+
+
+def test_what_an_edit_takes_the_place_of_in_the_prompt_is_in_the_history(tmp_path: Path) -> None:
+    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
+        for text in ("one", "two"):
+            await say(app, pilot, text)
+        app.chat.prompt.write("not sent yet")
+        await pilot.press("ctrl+up", "ctrl+up", "ctrl+up", "f4")  # at the first reply: the message before it
+        assert app.chat.prompt.text == "one"
+        await pilot.press("escape", "up", "up")
+        assert app.chat.prompt.text == "not sent yet"
+
+    chat(opener(lambda asked: asked), tmp_path / "chats.db", script)
 
 
 def test_reasoning_is_folded_and_kept_apart(tmp_path: Path) -> None:
@@ -298,7 +310,7 @@ def test_the_context_dialog_says_what_would_be_left_out(tmp_path: Path) -> None:
         await until(pilot, lambda: "would not be read" in screen(app))
         assert "user: 0 xxx" in screen(app)
         assert "255" not in app.session.path[-1].text
-        await pilot.press("home", "enter")
+        await pilot.press("enter")
         await until(pilot, lambda: not app.chat.turns.busy)
         told = app.session.path[-1]
         assert told.text == "ok"
@@ -312,7 +324,8 @@ def test_the_context_dialog_says_what_would_be_left_out(tmp_path: Path) -> None:
         await until(pilot, lambda: "Too long" in screen(app))
         await pilot.press("escape")
         await until(pilot, lambda: "does not fit" in screen(app))
-        await asyncio.sleep(0)
+        assert app.chat.prompt.text == "z" * 400
+        assert "Edit an earlier message" in screen(app)
         assert [message.role for message in app.session.path] == ["user"]
 
     chat(opener(lambda _: "ok", context=256), tmp_path / "chats.db", script, (100, 30))

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 
-from edgeinfer.app.render.entry import Said, Told
+from edgeinfer.app.render.entry import Entry, Said, Told
 from edgeinfer.app.render.lines import Text, wrap
 from edgeinfer.app.render.markdown import LONGEST, Document
 from edgeinfer.app.widgets.transcript import KEPT, STRIPS, STYLES, Transcript
@@ -114,3 +114,44 @@ def test_every_style_that_lines_use_is_one_of_the_sheet() -> None:
         [],
         ["heading-4", "heading-5", "heading-6"],
     )
+
+
+def test_what_is_drawn_has_no_gaps_and_no_row_is_missing() -> None:
+    """Heights are guesses until something is laid out; rows that were drawn meanwhile stand in the right place."""
+
+    def rows(app: Page) -> list[str]:
+        strips = app.screen._compositor.render_strips()
+        return ["".join(segment.text for segment in strip).strip() for strip in strips]
+
+    async def run() -> None:
+        app = Page()
+        async with app.run_test(size=(60, 20)) as pilot:
+            transcript = app.query_one(Transcript)
+            entries: list[Entry] = []
+            for turn in range(8):
+                reply = Told("```py\ncode\n```\n\nafter\n\n" * 9 + f"end {turn}")
+                reply.foot = "a figure · another figure · a third figure of them"
+                entries += [Said(f"question {turn}", notes=["‹ 1/2 ›"]), reply]
+            for place in (None, 4, 0, 15, 7):
+                transcript.show(entries)
+                if place is not None:
+                    transcript.choose(place)
+                await pilot.pause()
+                assert transcript.following == (place is None)
+                shown = rows(app)
+                assert all(shown[i] or shown[i + 1] for i in range(18)), shown
+                if transcript.following:
+                    assert shown[-1] == "a figure · another figure · a third figure of them"
+                elif place % 2 == 0:
+                    assert any(f"question {place // 2}" in row for row in shown)
+
+    asyncio.run(run())
+
+
+def test_figures_below_a_reply_are_not_broken_in_two() -> None:
+    reply = Told("x")
+    reply.foot = "2,048 tokens · 251 tok/s · first after 0.05 s · 8.3 tokens/step"
+    reply.show()
+    reply.settle(40, 0, 10)
+    found = [reply.line(40, row).text for row in range(reply.height(40))]
+    assert found == ["x", "", "2,048 tokens · 251 tok/s", "first after 0.05 s · 8.3 tokens/step", ""]

@@ -149,6 +149,52 @@ def test_a_chat_is_found_opened_renamed_pinned_deleted_and_brought_back(path: Pa
     chat(opener({}), path, script)
 
 
+def test_a_message_that_was_found_is_gone_to(tmp_path: Path) -> None:
+    file = tmp_path / "chats.db"
+    with Conversations.open(file) as store:
+        leaf, found = None, store.start().id
+        for turn in range(30):
+            leaf = store.add(found, leaf, "user" if turn % 2 == 0 else "assistant", f"Number {turn}. " * 40).id
+
+    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot, "ctrl+o")
+        await pilot.press(*"number 11.")
+        await until(pilot, lambda: "reply: Number 11." in screen(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is app.chat)
+        await until(pilot, lambda: "▐ Number 11. Number 11." in screen(app))
+        assert not app.chat.transcript.following
+
+    chat(opener({}), file, script)
+
+
+def test_what_was_deleted_in_an_earlier_run_is_brought_back(path: Path) -> None:
+    with Conversations.open(path) as store:
+        store.delete(last(path))
+
+    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot, "ctrl+o")
+        assert "Branches" not in screen(app)
+        await pilot.press("f9")
+        await until(pilot, lambda: "Branches" in screen(app))
+        await pilot.press("f9")
+        assert len(app.session.store.conversations()) == len(TITLES) + 1
+
+    chat(opener({}), path, script)
+
+
+def test_a_command_is_carried_out_also_where_another_screen_comes_first(path: Path) -> None:
+    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.chat.prompt.write("/new")
+        app.chat.prompt.action_send()
+        app.open_screen("tree")
+        await pilot.pause()
+        assert app.screen is not app.chat
+        assert not app.session.path
+
+    chat(opener({}), path, script, conversation=last(path))
+
+
 def test_a_chat_is_exported_and_imported(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

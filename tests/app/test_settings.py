@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from edgeinfer.app.app import ChatApp
 from edgeinfer.app.screens.ask import Ask, Choose
 from edgeinfer.app.screens.settings import SettingsScreen
+from edgeinfer.settings import load_settings
 from tests.app.test_screens import opened
 from tests.app.world import chat, opener, screen, until
 
@@ -95,3 +96,27 @@ def test_mistakes_in_every_file_leave_the_app_up(path: Path, tmp_path: Path) -> 
         await opened(app, pilot, "f10")
 
     chat(opener({}), tmp_path / "fresh.db", script, (120, 40), folder=tmp_path)
+
+
+def test_what_is_kept_on_disk_is_set_for_every_command(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEINFER_HOME", str(tmp_path))
+    (tmp_path / "config.toml").write_text('model = "smollm2-135m"  # mine\n')
+
+    async def script(app: ChatApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.engine.llm)
+        before = app.engine.llm
+        found = await opened(app, pilot, "f10")
+        await pilot.press(*"contexts")
+        await until(pilot, lambda: found.chosen == "shared.keep_kv")
+        assert "can work out what was said" in " ".join(screen(app).split())
+        await pilot.press("enter")
+        await until(pilot, lambda: load_settings().keep_kv)
+        assert load_settings().model == "smollm2-135m"
+        await until(pilot, lambda: app.engine.llm not in (None, before))
+        await pilot.press("f8")
+        await until(pilot, lambda: not load_settings().keep_kv)
+        assert (tmp_path / "config.toml").read_text() == 'model = "smollm2-135m"  # mine\n'
+
+    chat(opener({}), path, script, folder=tmp_path)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
+from edgeinfer import library
 from edgeinfer.app.app import ChatApp, Options
 from edgeinfer.app.conversations import Attachment, Conversations, Stats
 from edgeinfer.app.engine import Wanted
 from edgeinfer.app.screens.context import ContextScreen
 from edgeinfer.app.widgets.figures import Figures
 from edgeinfer.errors import ContextLimit
-from tests.app.world import failing, opener, until
+from tests.app.test_context import FORMATS
+from tests.app.world import failing, opener, screen, until
 
 SIZES = [(80, 24), (120, 40), (40, 20)]
 CODE = "Here it is:\n\n```python\ndef double(x: int) -> int:  # twice\n    return 2 * x\n```\n"
@@ -72,7 +75,8 @@ async def plots(pilot: Pilot[None]) -> None:
         figures.speed(80 + number % 7)
         figures.memory(200_000_000 + number * 1_000_000)
     for number in range(8):
-        figures.drafts(1 + number / 8, number, 8)
+        figures.steps(1 + number / 8)
+    figures.drafts(1.4, 12, 40)
 
 
 async def help_keys(pilot: Pilot[None]) -> None:
@@ -82,9 +86,15 @@ async def help_keys(pilot: Pilot[None]) -> None:
 
 async def context(pilot: Pilot[None]) -> None:
     app = await still(pilot)
-    await app.push_screen(ContextScreen(app.session, ContextLimit("too long", 5121, 4096)))
-    await until(pilot, lambda: "Nothing older" in str(app.screen.query_one("#ways").get_option("drop").prompt))  # type: ignore[attr-defined]
-    await until(pilot, lambda: "No longer" in str(app.screen.query_one("#ways").get_option("longer").prompt))  # type: ignore[attr-defined]
+    llm: Any = SimpleNamespace(info=SimpleNamespace(backend="mlx", kv="k8v4"), kept_from=lambda messages, tokens: 1)
+    session: Any = SimpleNamespace(
+        engine=SimpleNamespace(llm=llm, wanted=Wanted("tape")), messages=app.session.messages, answer_tokens=1024
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "trained_context", lambda model: 32768)
+        patch.setattr(library, "kv_formats", lambda model: FORMATS)
+        await app.push_screen(ContextScreen(session, ContextLimit("too long", 8200, 8192)))
+        await until(pilot, lambda: "k3v3" in screen(app))
 
 
 SCENES: dict[str, tuple[Callable[[Pilot[None]], Any], int | None]] = {
@@ -93,7 +103,7 @@ SCENES: dict[str, tuple[Callable[[Pilot[None]], Any], int | None]] = {
     "queued": (queued, None),
     "plots": (plots, 1),
     "help": (help_keys, None),
-    "context": (context, None),
+    "context": (context, 1),
 }
 
 

@@ -109,7 +109,7 @@ def chat(open_model: Any, store: Path, script: Script, size: tuple[int, int] = (
 
     async def run() -> ChatApp:
         with Conversations.open(store) as opened:
-            app = ChatApp(opened, Options(Wanted("tape"), **options), open_model)
+            app = ChatApp(opened, Options(**{"wanted": Wanted("tape"), **options}), open_model)
             async with app.run_test(size=size) as pilot:
                 await until(pilot, lambda: hasattr(app, "chat") and app.chat.is_mounted)
                 await script(app, pilot)
