@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from edgeinfer.app.conversations.records import Role
+from edgeinfer.app.conversations.records import Heading, Role, Turn
 from edgeinfer.app.conversations.trees import Node, Tree, as_dict, as_list, as_text, as_time
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "tool", "system": "system"}
@@ -35,20 +36,20 @@ def _tree(row: dict[str, Any]) -> Tree:
             kept[key] = node
     for key, node in kept.items():
         node.parent, passed = _nearest(key, nodes, kept)
-        if node.role == "assistant":
-            node.reasoning = "\n\n".join(thoughts[one] for one in reversed(passed) if thoughts.get(one))
+        if node.turn.role == "assistant":
+            thought = "\n\n".join(thoughts[one] for one in reversed(passed) if thoughts.get(one))
+            node.turn = replace(node.turn, reasoning=thought)
     current = as_text(row.get("current_node"))
     if current not in kept:
         current = _nearest(current, nodes, kept)[0] or ""
-    return Tree(
+    heading = Heading(
         title=as_text(row.get("title")),
         model=as_text(row.get("default_model_slug")),
         pinned=row.get("is_starred") is True or row.get("pinned_time") is not None,
         created=as_time(row.get("create_time")),
         updated=as_time(row.get("update_time")),
-        leaf=current or None,
-        nodes=list(kept.values()),
     )
+    return Tree(heading, current or None, list(kept.values()))
 
 
 def _node(key: str, message: dict[str, Any], content: dict[str, Any]) -> Node | None:
@@ -59,15 +60,14 @@ def _node(key: str, message: dict[str, Any], content: dict[str, Any]) -> Node | 
     text = _text(content)
     if role is None or hidden or not text.strip() or content.get("content_type") in _UNSEEN:
         return None
-    return Node(
-        key=key,
-        parent=None,
-        role=role,
-        text=text,
+    turn = Turn(
+        role,
+        text,
         state="done" if role == "assistant" else "sent",
         model=as_text(metadata.get("model_slug")),
         created=as_time(message.get("create_time")),
     )
+    return Node(key, None, turn)
 
 
 def _nearest(key: str, nodes: dict[str, Any], kept: dict[str, Node]) -> tuple[str | None, list[str]]:

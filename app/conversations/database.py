@@ -7,11 +7,11 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from edgeinfer.app.conversations.records import Attachment, Conversation, Message, Stats
+from edgeinfer.app.conversations.records import Attachment, Conversation, Message, Stats, Turn
 from edgeinfer.errors import NotSaved
 
 MESSAGE = "id, conversation, parent, role, text, reasoning, attachments, state, model, stats, note, created"
@@ -41,20 +41,17 @@ class Database:
     def write(self) -> Iterator[Run]:
         """A transaction. Raises NotSaved where the disk does not take it; nothing of it is then kept."""
         with self._lock:
-            nested = self._connection.in_transaction
-            if nested:
+            if self._connection.in_transaction:  # a part of a larger write
                 yield self._connection.execute
                 return
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                yield self._connection.execute
-                self._connection.execute("COMMIT")
-            except BaseException as error:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
-                    raise NotSaved(f"the chat could not be saved: {error}") from None
+                with self._connection:  # commits, or rolls back
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    yield self._connection.execute
+            except sqlite3.IntegrityError:
                 raise
+            except sqlite3.DatabaseError as error:
+                raise NotSaved(f"the chat could not be saved: {error}") from None
 
     def insert(self, table: str, **values: Any) -> int:
         """Adds a row. Returns its id."""
@@ -108,14 +105,33 @@ def message(row: Sequence[Any]) -> Message:
 def conversation(row: Sequence[Any]) -> Conversation:
     """From the columns of CONVERSATION."""
     number, title, model, system, preset, pinned, leaf, draft, messages, created, updated = row
-    return Conversation(number, title, model, system, preset, bool(pinned), leaf, draft, messages, created, updated)
+    return Conversation(
+        id=number,
+        title=title,
+        model=model,
+        system=system,
+        preset=preset,
+        pinned=bool(pinned),
+        leaf=leaf,
+        draft=draft,
+        messages=messages,
+        created=created,
+        updated=updated,
+    )
+
+
+def turn_columns(turn: Turn) -> dict[str, Any]:
+    """Columns of the table of messages."""
+    columns = {item.name: getattr(turn, item.name) for item in fields(Turn)}
+    columns["attachments"] = _attachments_json(turn.attachments)
+    return columns | {"stats": stats_json(turn.stats)}
 
 
 def stats_json(stats: Stats | None) -> str:
     return json.dumps(asdict(stats)) if stats else ""
 
 
-def attachments_json(attachments: Sequence[Attachment]) -> str:
+def _attachments_json(attachments: Sequence[Attachment]) -> str:
     rows = [asdict(attachment) for attachment in attachments]
     return json.dumps(rows, ensure_ascii=False) if rows else ""
 

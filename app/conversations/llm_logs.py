@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.app.conversations.records import Attachment, Stats
+from edgeinfer.app.conversations.records import Attachment, Heading, Stats, Turn
 from edgeinfer.app.conversations.trees import Node, Tree, as_dict, as_list, as_text
 from edgeinfer.errors import BadInput
 
@@ -30,7 +31,7 @@ def trees(rows: Sequence[Any]) -> list[Tree]:
     found: dict[str, Tree] = {}
     for number, value in enumerate(sorted(map(as_dict, rows), key=_when)):
         home = as_text(value.get("conversation_id"))
-        tree = found.setdefault(home or f"\0{number}", Tree(title=as_text(value.get("conversation_name"))))
+        tree = found.setdefault(home or f"\0{number}", Tree(Heading(as_text(value.get("conversation_name")))))
         _append(tree, value)
     return list(found.values())
 
@@ -105,20 +106,21 @@ def _append(tree: Tree, row: dict[str, Any]) -> None:
     number = len(tree.nodes)
     created, model = _seconds(row), as_text(row.get("model"))
     system = "\n\n".join(filter(None, [*_fragments(row, "system_fragments"), as_text(row.get("system"))]))
-    tree.system = tree.system or system
-    tree.model, tree.updated = model or tree.model, created
-    tree.created = tree.created or created
+    about = tree.heading
+    tree.heading = replace(
+        about,
+        system=about.system or system,
+        model=model or about.model,
+        created=about.created or created,
+        updated=created,
+    )
     attachments = tuple(
         Attachment(as_text(one.get("source")) or "fragment", as_text(one.get("content")))
         for one in map(as_dict, as_list(row.get("prompt_fragments")))
     )
     stats = Stats(prompt=_count(row.get("input_tokens")), completion=_count(row.get("output_tokens")))
-    asked = Node(
-        str(number), last, "user", as_text(row.get("prompt")), attachments=attachments, model=model, created=created
-    )
-    answered = Node(
-        str(number + 1),
-        asked.key,
+    asked = Turn("user", as_text(row.get("prompt")), attachments=attachments, model=model, created=created)
+    answered = Turn(
         "assistant",
         as_text(row.get("response")),
         reasoning=as_text(row.get("reasoning")),
@@ -127,7 +129,7 @@ def _append(tree: Tree, row: dict[str, Any]) -> None:
         stats=stats if stats != Stats() else None,
         created=created,
     )
-    tree.nodes += [asked, answered]
+    tree.nodes += [Node(str(number), last, asked), Node(str(number + 1), str(number), answered)]
 
 
 def _fragments(row: dict[str, Any], name: str) -> list[str]:

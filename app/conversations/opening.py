@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,15 +49,13 @@ def open_database(path: Path) -> Opened:
 def _connect(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # nobody else reads what was said
-    connection = _open(str(path))
-    try:
+    with ExitStack() as stack:
+        connection = stack.enter_context(closing(_open(str(path))))
         _check(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
+        stack.pop_all()  # it stays open
     return connection
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from edgeinfer.app.conversations.records import Attachment, Conversation, Message, Stats
+from edgeinfer.app.conversations.records import Attachment, Conversation, Heading, Message, Stats, Turn
 from edgeinfer.app.conversations.trees import (
     Node,
     Tree,
@@ -32,9 +32,10 @@ _NAMES = {"user": "You", "assistant": "Assistant", "system": "System", "tool": "
 
 def to_json(trees: Sequence[Tree]) -> str:
     """The text of a file with every message and branch. Characters that a terminal may act on are escaped."""
-    rows = [{key: value for key, value in asdict(tree).items() if key != "nodes"} for tree in trees]
-    for row, tree in zip(rows, trees, strict=True):
-        row["messages"] = [_row(node) for node in tree.nodes]
+    rows = [
+        {**_of(Heading, tree.heading), "leaf": tree.leaf, "messages": [_row(node) for node in tree.nodes]}
+        for tree in trees
+    ]
     text = json.dumps({"format": FORMAT, "version": _VERSION, "conversations": rows}, ensure_ascii=False, indent=1)
     return _UNSHOWN.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
 
@@ -101,11 +102,18 @@ def _date(seconds: float) -> str:
 
 def _row(node: Node) -> dict[str, Any]:
     """The node without what is empty."""
-    return {key: value for key, value in asdict(node).items() if value or key in ("key", "parent", "role", "text")}
+    turn = {key: value for key, value in _of(Turn, node.turn).items() if value or key in ("role", "text")}
+    return {"key": node.key, "parent": node.parent, **turn}
+
+
+def _of(kind: type[Heading] | type[Turn], value: Heading | Turn) -> dict[str, Any]:
+    """The fields of ``kind``, of which ``value`` may have more."""
+    values = asdict(value)
+    return {item.name: values[item.name] for item in fields(kind)}
 
 
 def _tree(row: dict[str, Any]) -> Tree:
-    return Tree(
+    heading = Heading(
         title=as_text(row.get("title")),
         model=as_text(row.get("model")),
         system=as_text(row.get("system")),
@@ -113,15 +121,13 @@ def _tree(row: dict[str, Any]) -> Tree:
         pinned=row.get("pinned") is True,
         created=as_time(row.get("created")),
         updated=as_time(row.get("updated")),
-        leaf=as_text(row.get("leaf")) or None,
-        nodes=[_node(as_dict(message)) for message in as_list(row.get("messages"))],
     )
+    nodes = [_node(as_dict(message)) for message in as_list(row.get("messages"))]
+    return Tree(heading, as_text(row.get("leaf")) or None, nodes)
 
 
 def _node(row: dict[str, Any]) -> Node:
-    return Node(
-        key=as_text(row.get("key")),
-        parent=as_text(row.get("parent")) or None,
+    turn = Turn(
         role=as_role(row.get("role")),
         text=as_text(row.get("text")),
         reasoning=as_text(row.get("reasoning")),
@@ -132,6 +138,7 @@ def _node(row: dict[str, Any]) -> Node:
         note=as_text(row.get("note")),
         created=as_time(row.get("created")),
     )
+    return Node(as_text(row.get("key")), as_text(row.get("parent")) or None, turn)
 
 
 def _attachment(row: dict[str, Any]) -> Attachment:

@@ -82,12 +82,9 @@ _ACCEPTED = {"int": ("int",), "float": ("int", "float"), "str": ("str",), "bool"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A node of a conversation's tree. Siblings are versions of one turn; ``note`` says why it ended as it did."""
+class Turn:
+    """What was said, and how it ended; ``note`` says why."""
 
-    id: int
-    conversation: int
-    parent: int | None
     role: Role
     text: str
     reasoning: str = ""
@@ -99,21 +96,36 @@ class Message:
     created: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A conversation without its messages. ``leaf`` is the end of the branch that was looked at last."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message(Turn):
+    """A node of a conversation's tree. Siblings are versions of one turn."""
 
     id: int
+    conversation: int
+    parent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What is known of a conversation as a whole."""
+
     title: str = ""
     model: str = ""
     system: str = ""
     preset: str = ""
     pinned: bool = False
+    created: float = 0.0
+    updated: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation(Heading):
+    """A conversation without its messages. ``leaf`` is the end of the branch that was looked at last."""
+
+    id: int
     leaf: int | None = None
     draft: str = ""
     messages: int = 0
-    created: float = 0.0
-    updated: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

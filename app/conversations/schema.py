@@ -56,13 +56,9 @@ def migrate(connection: sqlite3.Connection) -> None:
     """Brings the tables to this version, whole or not at all; of two windows one does it and the other waits."""
     if version_of(connection) >= VERSION:
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # commits, or rolls back
+        connection.execute("BEGIN IMMEDIATE")
         for statements in MIGRATIONS[version_of(connection) :]:
             for statement in statements:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise

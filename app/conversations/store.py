@@ -23,6 +23,7 @@ from edgeinfer.app.conversations.records import (
     Role,
     State,
     Stats,
+    Turn,
 )
 from edgeinfer.errors import BadRequest, NotSaved
 
@@ -157,20 +158,12 @@ class Conversations(db.Database):
         """
         _check(role, state)
         now = time.time()
-        values = {"conversation": conversation, "parent": parent, "role": role, "state": state, "model": model}
+        when = now if created is None else created
+        turn = Turn(role, text, reasoning, tuple(attachments), state, model, stats, note, when)
+        place = {"conversation": conversation, "parent": parent, "owner": self._owner}
         with self.write() as run:
             try:
-                added = self.insert(
-                    "messages",
-                    **values,
-                    text=text,
-                    reasoning=reasoning,
-                    attachments=db.attachments_json(attachments),
-                    stats=db.stats_json(stats),
-                    note=note,
-                    owner=self._owner,
-                    created=now if created is None else created,
-                )
+                added = self.insert("messages", **place, **db.turn_columns(turn))
             except sqlite3.IntegrityError:
                 raise BadRequest(f"conversation {conversation} holds no message {parent} to answer") from None
             run("UPDATE conversations SET leaf = ?, updated = ? WHERE id = ?", (added, now, conversation))

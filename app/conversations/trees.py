@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 
 from edgeinfer.app.conversations import database as db
-from edgeinfer.app.conversations.records import ROLES, STATES, Attachment, Message, Role, State, Stats
+from edgeinfer.app.conversations.records import ROLES, STATES, Heading, Role, State, Turn
 from edgeinfer.app.conversations.store import Conversations
 
 MOST_MESSAGES = 100_000
@@ -25,28 +25,14 @@ class Node:
 
     key: str
     parent: str | None
-    role: Role
-    text: str
-    reasoning: str = ""
-    attachments: tuple[Attachment, ...] = ()
-    state: State = "sent"
-    model: str = ""
-    stats: Stats | None = None
-    note: str = ""
-    created: float = 0.0
+    turn: Turn
 
 
 @dataclass(slots=True)
 class Tree:
     """A conversation and its messages in any order. ``leaf`` is the key of the branch's end that is shown first."""
 
-    title: str = ""
-    model: str = ""
-    system: str = ""
-    preset: str = ""
-    pinned: bool = False
-    created: float = 0.0
-    updated: float = 0.0
+    heading: Heading = field(default_factory=Heading)
     leaf: str | None = None
     nodes: list[Node] = field(default_factory=list)
 
@@ -65,15 +51,9 @@ def taken_out(store: Conversations, conversation: int) -> Tree:
     found, messages = store.conversation(conversation), store.tree(conversation)
     keys = {message.id: str(number) for number, message in enumerate(messages, 1)}
     return Tree(
-        title=found.title,
-        model=found.model,
-        system=found.system,
-        preset=found.preset,
-        pinned=found.pinned,
-        created=found.created,
-        updated=found.updated,
-        leaf=keys.get(found.leaf) if found.leaf else None,
-        nodes=[_node(message, keys) for message in messages],
+        found,
+        keys.get(found.leaf) if found.leaf is not None else None,
+        [Node(keys[one.id], keys[one.parent] if one.parent is not None else None, one) for one in messages],
     )
 
 
@@ -84,7 +64,7 @@ def plant(store: Conversations, trees: Iterable[Tree]) -> Imported:
         if not tree.nodes:
             continue
         ordered, notes = in_order(tree)
-        imported.notes.extend(f"{db.one_line(tree.title, 40) or 'untitled'}: {note}" for note in notes)
+        imported.notes.extend(f"{db.one_line(tree.heading.title, 40) or 'untitled'}: {note}" for note in notes)
         imported.conversations.append(_planted(store, tree, ordered))
         imported.messages += len(ordered)
     return imported
@@ -134,57 +114,41 @@ def _parents_first(nodes: dict[str, Node]) -> tuple[list[Node], int]:
 
 
 def _planted(store: Conversations, tree: Tree, ordered: Sequence[Node]) -> int:
-    now = time.time()
+    now, about = time.time(), tree.heading
     ids: dict[str, int] = {}
     with store.write():
-        home = store.start(tree.title, tree.model, tree.system, tree.preset).id
+        home = store.start(about.title, about.model, about.system, about.preset).id
         for node in ordered:
-            ids[node.key] = store.insert(
-                "messages",
-                conversation=home,
-                parent=ids[node.parent] if node.parent is not None else None,
-                role=node.role,
-                text=_cut(node.text),
-                reasoning=_cut(node.reasoning),
-                attachments=db.attachments_json(node.attachments),
-                state="cancelled" if node.state == "streaming" else node.state,
-                model=node.model,
-                stats=db.stats_json(node.stats),
-                note=node.note,
-                created=node.created or tree.created or now,
-            )
+            parent = ids[node.parent] if node.parent is not None else None
+            turn = _storable(node.turn, about.created or now)
+            ids[node.key] = store.insert("messages", conversation=home, parent=parent, **db.turn_columns(turn))
         leaf = ids.get(tree.leaf) if tree.leaf is not None else None
-        title = tree.title or next((db.one_line(node.text) for node in ordered if node.role == "user"), "")
+        first = next((node.turn.text for node in ordered if node.turn.role == "user"), "")
         store.update(
             "conversations",
             home,
-            title=db.one_line(title),
-            pinned=int(tree.pinned),
+            title=db.one_line(about.title or first),
+            pinned=int(about.pinned),
             leaf=leaf or max(ids.values()),
-            created=tree.created or now,
-            updated=tree.updated or tree.created or now,
+            created=about.created or now,
+            updated=about.updated or about.created or now,
         )
     return home
 
 
+def _storable(turn: Turn, created: float) -> Turn:
+    """A turn of a file as it is kept here: not endless, not growing, and made at some time."""
+    return replace(
+        turn,
+        text=_cut(turn.text),
+        reasoning=_cut(turn.reasoning),
+        state="cancelled" if turn.state == "streaming" else turn.state,
+        created=turn.created or created,
+    )
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "\n[cut here: too long to import]"
-
-
-def _node(message: Message, keys: dict[int, str]) -> Node:
-    return Node(
-        key=keys[message.id],
-        parent=keys[message.parent] if message.parent is not None else None,
-        role=message.role,
-        text=message.text,
-        reasoning=message.reasoning,
-        attachments=message.attachments,
-        state=message.state,
-        model=message.model,
-        stats=message.stats,
-        note=message.note,
-        created=message.created,
-    )
 
 
 # What files of others hold is anything: these read a value of the kind that is wanted, or its empty one.

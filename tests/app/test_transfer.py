@@ -16,6 +16,7 @@ import pytest
 from edgeinfer.app.conversations import Attachment, Conversations, Stats
 from edgeinfer.app.conversations.imports import import_file, read_file
 from edgeinfer.app.conversations.ours import to_json, to_markdown
+from edgeinfer.app.conversations.records import Turn
 from edgeinfer.app.conversations.trees import Node, Tree, in_order, taken_out
 from edgeinfer.errors import BadInput
 from tests.app.test_conversations import AWKWARD
@@ -169,9 +170,9 @@ def test_hostile_chatgpt_trees_are_mended(
 
 def test_the_worst_trees_take_no_longer_than_any() -> None:
     count = 50_000
-    chain = [Node(str(n), str(n - 1) if n else None, "user", "x") for n in range(count)]
-    circles = [Node(str(n), str(n ^ 1), "user", "x") for n in range(count)]
-    star = [Node(str(n), "0" if n else "1", "user", "x") for n in range(count)]
+    chain = [Node(str(n), str(n - 1) if n else None, Turn("user", "x")) for n in range(count)]
+    circles = [Node(str(n), str(n ^ 1), Turn("user", "x")) for n in range(count)]
+    star = [Node(str(n), "0" if n else "1", Turn("user", "x")) for n in range(count)]
     backwards = list(reversed(chain))
     for nodes in (chain, circles, star, backwards):
         started = time.process_time()
