@@ -107,7 +107,7 @@ def test_sizes(size: tuple[int, int], tmp_path: Path) -> None:
     with Terminal(app_on_tape(tmp_path / "chats.db"), size) as terminal:
         terminal.until(lambda: "tape" in terminal.text)
         terminal.type("hello\r")
-        terminal.until(lambda: "after" in terminal.text or size[0] > 20)
+        terminal.until(lambda: ("assistant", "hello", "done") in messages(tmp_path / "chats.db"))
         terminal.until(lambda: "hello" in terminal.text or size[0] == 20)
         terminal.type("\x11")
         assert terminal.wait() == 0
