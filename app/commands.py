@@ -40,9 +40,12 @@ def hints(text: str, word: str) -> list[str]:
     """Lines to show above the prompt."""
     if _COMMAND.fullmatch(text) or text == "/":
         return [f"{row.slash} {row.takes}".ljust(18) + row.help for row in _matching(text)][:OFFERED]
-    if word.startswith("@") and len(word) > 1 and (found := completions(word[1:])):
+    if word.startswith("@") and len(word) > 1:
+        found = completions(word[1:])
+        if not found and not named_files(word):
+            return [f"{word} names no file here, and is sent as it stands"]
         shown = [os.path.basename(path.rstrip("/")) + ("/" if path.endswith("/") else "") for path in found[:OFFERED]]
-        if found != [word[1:]]:
+        if found and found != [word[1:]]:
             return ["  ".join(shown) + (f"  … {len(found) - OFFERED} more" if len(found) > OFFERED else "")]
     if "@" in text and (files := named_files(text)):
         return [f"@ {file.path.name} · {human_bytes(file.size)}" for file in files[:OFFERED]]

@@ -70,12 +70,12 @@ class ContextScreen(ModalScreen[Way | None]):
         kept = await in_thread(self._kept_from)
         left = [message for message in self._session.messages()[:kept] if message["role"] != "system"]
         longer, notes = await in_thread(self._longer)
-        self._offer([*longer, self._drop(len(left)), _Row("back", _BACK)])
         if left:
             lines = [cut(f"{row['role']}: {sanitize(row['content'], single_line=True)}", 200) for row in left[:LISTED]]
             more = [f"… and {len(left) - LISTED:,} more"] if len(left) > LISTED else []
             notes += ["The oldest, which would not be read:", *lines, *more]
         self.query_one("#listed", Static).update("\n".join(notes))
+        self._offer([*longer, self._drop(len(left)), _Row("back", _BACK)])
 
     def _offer(self, rows: list[_Row]) -> None:
         """Shows the ways; the first one that is open is chosen."""

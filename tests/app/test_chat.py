@@ -185,7 +185,10 @@ def test_files_are_attached_by_name(tmp_path: Path) -> None:
         assert "@ notes with spaces.txt · 24 bytes · 24 tokens" in screen(app)
         assert app.session.path[1].text.count("<|im_end|>") == 1
         assert "````\n" in app.session.path[1].text
+        app.chat.prompt.write("read @notes-of-nobody")
+        await until(pilot, lambda: "@notes-of-nobody names no file here" in screen(app))
         app.chat.prompt.write(f"@{bad}")
+        await until(pilot, lambda: "names no file" not in screen(app))
         await pilot.press("enter")
         await until(pilot, lambda: "not UTF-8" in screen(app))
         assert app.chat.prompt.text == f"@{bad}"
