@@ -58,32 +58,35 @@ class Document:
     def __init__(self, source: str = "") -> None:
         self.source = ""
         self.blocks: list[Block] = []
-        self._tail = ""
+        self._tail = ""  # from here on the blocks may still change: the last ``_open`` of them
+        self._open = 0
         self.append(source)
 
     def append(self, text: str) -> None:
-        """Adds text; only the last block is parsed again."""
+        """Adds text; only the last block is parsed again, or two where the last one's first line is not whole yet."""
         if not text:
             return
         self.source += text
-        if self._tail:
-            self.blocks.pop()
-        blocks, start = _parsed(self._tail + text)
+        del self.blocks[len(self.blocks) - self._open :]
+        blocks, start, self._open = _parsed(self._tail + text)
         self.blocks += blocks
         self._tail = (self._tail + text)[start:]
 
     def finish(self) -> None:
         """The text is whole: the last block is laid out for good, and references that came late are resolved."""
         if "]:" in self.source:
-            self.blocks, _ = _parsed(self.source)
+            self.blocks, *_ = _parsed(self.source)
         if self.blocks:
             self.blocks[-1] = Block(self.blocks[-1].source, self.blocks[-1]._node)
 
 
-def _parsed(source: str) -> tuple[list[Block], int]:
-    """The blocks of a source, and the character at which the last one begins; 0 and one empty block for blanks."""
+def _parsed(source: str) -> tuple[list[Block], int, int]:
+    """The blocks of a source, the character from which on more text may change them, and how many begin there.
+
+    A first line that is not whole yet may turn out to go on with the block before it. Blanks are one empty block.
+    """
     if len(source) > LONGEST and "\n\n" not in source and "\n" not in source[:-LONGEST]:
-        return [Block(source, None, last=True)], 0
+        return [Block(source, None, last=True)], 0, 1
     from markdown_it.tree import SyntaxTreeNode
 
     lines = source.split("\n")
@@ -94,8 +97,10 @@ def _parsed(source: str) -> tuple[list[Block], int]:
         part = "\n".join(lines[starts[index] : starts[index + 1]])
         literal = node.type == "paragraph" and len(part) > LONGEST
         blocks.append(Block(part.rstrip("\n"), None if literal else node, last=index == len(nodes) - 1))
-    start = sum(len(line) + 1 for line in lines[: starts[-2]]) if nodes else 0
-    return blocks or [Block("", None, last=True)], start
+    if not nodes:
+        return [Block("", None, last=True)], 0, 1
+    open_ = 2 if len(nodes) > 1 and starts[-2] == len(lines) - 1 else 1
+    return blocks, sum(len(line) + 1 for line in lines[: starts[-1 - open_]]), open_
 
 
 @cache

@@ -47,6 +47,15 @@ def test_a_growing_document_ends_as_the_whole(width: int) -> None:
         assert all(cell_len(line.rstrip()) <= width for line in lines(whole, width)), repr(source)  # blanks may
 
 
+def test_a_line_that_turns_out_to_go_on_with_the_block_before_it_does() -> None:
+    growing, whole = Document(), Document("===\n1. x\n*a **b*")
+    for piece in ("===\n1", ". x\n*", "a **b*"):
+        growing.append(piece)
+    growing.finish()
+    whole.finish()
+    assert lines(growing, 78) == lines(whole, 78)
+
+
 def test_wrapping_loses_no_character() -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
