@@ -129,7 +129,7 @@ def test_a_known_answer_takes_few_steps(backend_class: Any) -> None:
     assert told.tokens / told.steps > 5
     assert told.why == ""
     assert [event.step for event in outlet.events[:-1]] == sorted(event.step for event in outlet.events[:-1])  # type: ignore[union-attr]
-    assert outlet.events[-2].step == backend.steps  # type: ignore[union-attr]
+    assert backend.steps - outlet.events[-2].step in (0, 1)  # type: ignore[union-attr]  # the end may take one of its own
 
 
 @BACKENDS
