@@ -174,8 +174,8 @@ class _Child:
         return True
 
     def stop(self) -> None:
-        """Lets the process end by itself, and if it does not, ends it."""
-        self._stopping = True
+        """Lets the process end by itself, and if it does not, ends it. One that is gone already was not stopped."""
+        self._stopping = self._stopping or self.process.poll() is None
         self._outbox.put(None)
         try:
             self.process.wait(_CLOSE_SECONDS)

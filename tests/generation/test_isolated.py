@@ -187,6 +187,26 @@ def test_a_script_without_a_main_guard_and_its_sudden_end(tmp_path: Path, end: s
     assert not psutil.pid_exists(pid)
 
 
+def test_a_crash_is_one_also_where_the_next_call_is_the_first_to_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = isolated._Child._lines
+
+    def late(child: Any) -> Iterator[Any]:
+        yield from lines(child)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(isolated._Child, "_lines", late)
+    engine = IsolatedEngine([], PROGRAM)
+    process = psutil.Process(engine.pid)
+    lost = engine.submit(ask("!:a="))
+    until = time.monotonic() + 10
+    while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:  # a wait would take its exit code
+        time.sleep(0.01)
+    assert text_of(list(engine.submit(ask("Say:b=")))) == "b"
+    with pytest.raises(EngineCrashed, match="was killed"):
+        list(lost)
+    engine.close()
+
+
 def test_a_row_that_brings_the_engine_down_fails_alone(tmp_path: Path) -> None:
     rows = [{"custom_id": str(n), "prompt": f"{'!' if n in (7, 21) else ''}:{n}="} for n in range(30)]
     tokenizer: Any = Tokens()
