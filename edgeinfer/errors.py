@@ -99,6 +99,10 @@ class UnsupportedModel(ModelError):
         self.value = value
 
 
+class WrongTensors(UnsupportedModel):
+    """Tensors that the model's own architecture needs are missing or of another shape."""
+
+
 class LimitExceeded(EdgeInferError):
     """It will not fit: ``needed`` and ``available`` in bytes, or in tokens for a context."""
 

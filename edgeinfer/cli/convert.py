@@ -89,6 +89,8 @@ def _checked(source: str, target: Path, form: str, text: str | None, force: bool
     model = library.find(source)
     if model is None:
         raise ModelNotFound(f"{source} is not on this machine; fetch it with: edgeinfer pull {source}")
+    if not os.access(target.absolute().parent, os.W_OK | os.X_OK) or not target.absolute().parent.is_dir():
+        raise BadRequest(f"{target}: {target.absolute().parent} is no folder that can be written", "target")
     if target.exists() and form != "mlx" and (target.is_dir() or not force):
         raise BadRequest(f"{target} exists; give another name{' or --force' * target.is_file()}", "target")
     if target.resolve() in {file.resolve() for file in model.files}:

@@ -11,7 +11,7 @@ import click
 
 from edgeinfer.cli.progress import counting
 from edgeinfer.cli.tables import facts, width
-from edgeinfer.errors import CorruptFile, ModelNotFound
+from edgeinfer.errors import CorruptFile, ModelError, ModelNotFound
 from edgeinfer.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def command(name: str, as_json: bool) -> None:
         click.echo(json.dumps(row))
     else:
         click.echo(facts(_rows(report), width(sys.stdout)))
+    if report.misfit:
+        raise ModelError(report.obstacle, model.path)
     if not report.whole:
         first = next((file for file in report.files if file.wrong), None)
         problem = "another SHA-256 than it was pulled with; pull it again" if first else _bad(report)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeinfer.errors import ModelError, WrongTensors
 from edgeinfer.formats.gguf import GGUFFile
-from edgeinfer.loading.registry import unsupported
+from edgeinfer.loading.registry import build
+from edgeinfer.nn.tensors import Outline
 from edgeinfer.quant.codec import decode
 
 OnProgress = Callable[[int, int], None]
@@ -49,10 +51,11 @@ class Report:
     bad: Sequence[BadTensor]
     undecodable: Sequence[str]
     obstacle: str  # why MLX does not run it; empty if it does
+    misfit: bool  # that is because of tensors that its own architecture needs
 
     @property
     def whole(self) -> bool:
-        return not self.bad and not any(file.wrong for file in self.files)
+        return not self.bad and not self.misfit and not any(file.wrong for file in self.files)
 
 
 def verify(file: GGUFFile, expected: Sequence[str] = (), on_progress: OnProgress = lambda done, total: None) -> Report:
@@ -77,7 +80,16 @@ def verify(file: GGUFFile, expected: Sequence[str] = (), on_progress: OnProgress
         file.release(name)
         advance(info.nbytes)
     blocks = sum(info.nbytes // info.codec.bytes for info in file.tensors.values())
-    return Report(hashes, len(file.tensors), blocks, bad, undecodable, unsupported(file) or "")
+    return Report(hashes, len(file.tensors), blocks, bad, undecodable, *_obstacle(file))
+
+
+def _obstacle(file: GGUFFile) -> tuple[str, bool]:
+    """Why MLX cannot run the file, and whether its tensors are to blame."""
+    try:
+        build(file, Outline)
+    except ModelError as error:
+        return str(error), isinstance(error, WrongTensors)
+    return "", False
 
 
 def _sha256(path: Path, advance: Callable[[int], None]) -> str:

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from edgeinfer import ops
-from edgeinfer.errors import UnsupportedModel
+from edgeinfer.errors import UnsupportedModel, WrongTensors
 from edgeinfer.formats.gguf import GGUFFile, TensorInfo
 from edgeinfer.quant.codec import CODECS, decode
 
@@ -67,7 +67,7 @@ class Tensors:
         full = self.prefix + name
         info = self.file.tensors.get(full)
         if info is None:
-            raise UnsupportedModel(f"{self.file.path.name}: tensor {full} is missing", self.file.path, full)
+            raise WrongTensors(f"{self.file.path.name}: tensor {full} is missing", self.file.path, full)
         return info.rows
 
     def head(self, name: str, tied: ops.Weight, rows: int, columns: int) -> ops.Weight:
@@ -83,10 +83,10 @@ class Tensors:
         path = self.file.path
         info = self.file.tensors.get(full)
         if info is None:
-            raise UnsupportedModel(f"{path.name}: tensor {full} is missing; expected {list(shape)}", path, full)
+            raise WrongTensors(f"{path.name}: tensor {full} is missing; expected {list(shape)}", path, full)
         if tuple(info.shape) != shape:
             found = list(info.shape)
-            raise UnsupportedModel(f"{path.name}: {full} has shape {found}; expected {list(shape)}", path, full, found)
+            raise WrongTensors(f"{path.name}: {full} has shape {found}; expected {list(shape)}", path, full, found)
         if not info.codec.decodable:
             elsewhere = "llama.cpp has one" if info.codec.weights > 1 else "nor has llama.cpp"
             raise UnsupportedModel(

@@ -163,6 +163,23 @@ def test_verify_finds_what_is_no_number(tmp_path: Path) -> None:
     assert "2 blocks of 1 tensors hold no numbers, first blk.1.ffn_up.weight block 3" in str(result.exception)
 
 
+def test_verify_finds_tensors_that_do_not_fit(tmp_path: Path) -> None:
+    wrong = {"shape": np.zeros((9, 64), np.float32), "missing": None}
+    for name, weight in wrong.items():
+        path = tiny_gguf(tmp_path / f"{name}.gguf", tensors={"blk.1.attn_k.weight": weight})
+        result = run("verify", path)
+        assert "blk.1.attn_k.weight" in str(result.exception)
+        assert getattr(result.exception, "exit_code", None) == 2
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "m.gguf")
+    for form in ("F16", "Q8_0", "mlx"):
+        result = run("convert", path, tmp_path / "nothing" / "x", "--to", form)
+        assert "is no folder that can be written" in str(result.exception)
+        assert getattr(result.exception, "exit_code", None) == 2
+
+
 def test_verify_compares_hashes_and_reads_folders(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "m.gguf")
     with open_gguf(path) as file:
