@@ -9,6 +9,7 @@ EdgeInferError                 exit 1, our fault
 │       ├── ModelNotFound      carries the nearest names
 │       ├── CorruptFile        carries ``field`` and ``offset``
 │       └── UnsupportedModel   carries ``setting`` and ``value``
+│           └── WrongTensors
 ├── LimitExceeded              exit 4, it will not fit; carries ``needed`` and ``available``
 │   ├── MemoryLimit
 │   ├── DiskLimit
